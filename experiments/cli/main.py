@@ -268,7 +268,7 @@ _keeps_to_budget: list[bool] = []
 """Not empty where the process is this program's alone, so that its memory may be limited."""
 
 
-def _guarded(ask: Callable[..., None]) -> Callable[..., None]:  # noqa: C901 - a way out for each
+def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
     """Make errors one line on stderr and an exit status."""
 
     @functools.wraps(ask)

@@ -135,7 +135,7 @@ def _mean_no_shorter(weight: Matrix, low: int, middle: int, high: int) -> bool:
 
 
 @hot_loop
-def _mark_longest(edges: _Edges, stack: Longs, marks: Mask) -> None:  # noqa: C901  a hot loop
+def _mark_longest(edges: _Edges, stack: Longs, marks: Mask) -> None:
     """Mark the parallel edges that are the longest at some factors.
 
     Parallel edges must be adjacent, sorted by their first part. An edge is never the longest if a
@@ -178,7 +178,7 @@ def _path_no_shorter(weight: Matrix, first: int, second: int, edge: int) -> bool
 
 
 @hot_loop
-def _mark_without_detours(  # noqa: C901  a hot loop: a call per edge costs more than its work
+def _mark_without_detours(
     out: Longs, into: EdgeRows, edges: _Edges, first: Longs, needed: Mask
 ) -> None:
     """Unmark the edges that a path over a third point replaces.

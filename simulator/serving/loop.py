@@ -75,9 +75,7 @@ BESIDE = 1e300
 
 
 @hot_loop
-def serve_requests(  # noqa: C901  a hot loop: a function around it would be compiled again in it
-    run: RunState, surfaces: Surfaces, until: float, most: int
-) -> int:
+def serve_requests(run: RunState, surfaces: Surfaces, until: float, most: int) -> int:
     """Simulate until a time (s), for at most ``most`` iterations; ``run`` is updated.
 
     Returns the reason: all are served, caches must be sent or share links with an iteration that
@@ -246,7 +244,7 @@ def _cheapest(run: RunState, request: int) -> int:
 
 
 @hot_loop
-def _start(  # noqa: C901, PLR0915  a hot loop: a function around it would be compiled again in it
+def _start(  # noqa: PLR0915  a hot loop: a function around it would be compiled again in it
     run: RunState, surfaces: Surfaces, instance: int
 ) -> None:
     """Begin an iteration of an instance if it is idle and has work."""
@@ -475,9 +473,7 @@ def deliver(run: RunState, request: int) -> None:
 
 
 @hot_loop
-def _end(  # noqa: C901, PLR0915  a hot loop: a function around it would be compiled again in it
-    run: RunState, instance: int
-) -> None:
+def _end(run: RunState, instance: int) -> None:
     """End the iteration of an instance."""
     now = run.sums[0].now
     fleet, first = run.fleet[0], _first_worker(run, instance)

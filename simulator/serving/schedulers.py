@@ -570,9 +570,7 @@ def _continue_batch(rules: RuleRecord, worker: Worker) -> None:
 
 
 @hot_loop
-def _admit_prompts(  # noqa: C901, PLR0915  a hot loop: a function would be compiled again in it
-    rules: RuleRecord, worker: Worker, left: int
-) -> bool:
+def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
     """Continue partly read prompts, then admit from the queue, in order.
 
     Stops at the first that does not fit. Returns whether any prompt is read in this iteration.

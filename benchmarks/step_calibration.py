@@ -21,13 +21,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.calibration import step_fitting
-from experiments.calibration.step_fitting import BETTER, FEWEST_LEFT_OUT, linear_fit
+from experiments.calibration.step_fitting import (
+    BETTER,
+    FEWEST_LEFT_OUT,
+    figures,
+    linear_fit,
+    moved,
+    slopes_at,
+)
 from experiments.priors.network import spread_of
 from experiments.questions.generate import site_of, step_on
 from experiments.validation.measured_steps import MeasuredStep, read_steps
 from simulator.support.errors import TwofoldError
-from topologies import Cluster
 
 Floats = NDArray[np.float64]
 TOLD = (1, 3, 5)
@@ -77,16 +82,18 @@ def groups(table: Path, seed: int = 0) -> Iterator[Group]:
 
 
 def _linearised(row: MeasuredStep) -> tuple[float, Floats, Floats] | None:
-    def predict(_: int, on: Cluster) -> float:
-        return step_on(site_of(row, on)[0], row, None, ignore_memory=True)
-
     try:
         cluster, _ = site_of(row)
         may_be = partial(spread_of, cluster.known)
-        names, spread = step_fitting._figures(cluster, may_be)
+        names, spread = figures(cluster, may_be)
+
+        def predicted(point: Floats) -> Floats:
+            on = moved(cluster, names, point)
+            return np.log([step_on(site_of(row, on)[0], row, None, ignore_memory=True)])
+
         point = np.zeros(len(names))
-        times = step_fitting._predicted(cluster, names, point, predict, 1)
-        slopes = step_fitting._slopes((cluster, names, point), times, predict)
+        times = predicted(point)
+        slopes = slopes_at(point, times, predicted)
     except TwofoldError:
         return None
     return float(times[0] - np.log(row.measured or np.nan)), slopes[0], spread

@@ -38,9 +38,6 @@ from simulator.workload import Workload
 from topologies import Cluster, resource_values
 from topologies.cluster.node import SOFTWARE, Calibrated
 
-Row = tuple[float, Floats]
-"""Time of a call alone (s), and the modelled time of each of its parts (s)."""
-
 _MAX_ERROR = 10.0
 """Largest error of a step replayed on the cluster that was fitted to it (%)."""
 
@@ -436,7 +433,7 @@ class KindRows:
 
 def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
     """Collect the calls of steps of one job by kind, as rows to fit."""
-    tables: dict[str, list[tuple[Row, bool]]] = {}
+    tables: dict[str, list[tuple[float, Floats, bool]]] = {}
     names: tuple[str, ...] = ()
     for step in steps:
         timed = step.timed
@@ -448,14 +445,15 @@ def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
             if took[index] > 0 and call.kind != UNKNOWN and not np.isnan(call.size):
                 parts = call_parts(costs, call) * share[index]
                 if parts.sum() > 0:
-                    row = (float(took[index]), parts), bool(is_alone[index])
+                    row = float(took[index]), parts, bool(is_alone[index])
                     tables.setdefault(call.kind, []).append(row)
     by_kind = {}
     for kind, table in sorted(tables.items()):
-        rows, undisturbed = zip(*table, strict=True)
-        every, has_links_alone = _rows(names, rows), np.array(undisturbed)
+        times, rows, undisturbed = (np.array(column) for column in zip(*table, strict=True))
+        used = np.flatnonzero(rows.any(axis=0))  # parts that no call has are left out
+        every = FitRows(tuple(names[column] for column in used), times, rows[:, used])
         by_kind[kind] = KindRows(
-            every, FitRows(every.names, every.took[has_links_alone], every.parts[has_links_alone])
+            every, FitRows(every.names, every.took[undisturbed], every.parts[undisturbed])
         )
     return by_kind
 
@@ -527,11 +525,3 @@ def call_parts(costs: Costs, call: Call) -> Floats:
         if load.amount:
             parts[1 + resources + costs.topology.resource[load.bottleneck]] += load.transfer
     return parts
-
-
-def _rows(names: tuple[str, ...], table: Sequence[Row]) -> FitRows:
-    """Build the columns; parts that no call has are left out."""
-    parts = np.array([row for _, row in table])
-    used = np.flatnonzero(parts.any(axis=0))
-    took = np.array([took for took, _ in table])
-    return FitRows(tuple(names[column] for column in used), took, parts[:, used])

@@ -18,7 +18,6 @@ section 5.4.2).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -468,14 +467,22 @@ def _optimised(problem: _Problem, theta: Floats, reach: Reach, heavy: Floats) ->
         factor = np.linalg.cholesky(whole)
         scaled = np.linalg.solve(factor, left[rows])
         likely = 0.5 * scaled @ scaled + np.log(np.diag(factor)).sum()
-        return float(likely) + _minus_log_prior(problem.first, trial)
+        # Minus the logarithms of the likelihood and of the prior density, up to constants.
+        logs = [np.log(getattr(trial, name) / getattr(problem.first, name)) for name in _LIMITS]
+        return float(likely) + float(np.sum(np.square(logs)) / (2 * _SPREAD**2))
 
     best = unlikely(reach)
     for factor in _FACTORS:
-        for moved in _neighbours(reach, factor):
-            tried = unlikely(moved(reach))
+        # Each field up and down, and each other value of `moved`.
+        moves = [(name, times) for name in _LIMITS for times in (factor, 1 / factor)]
+        moves += [("moved", moved) for moved in _MOVED if moved != reach.moved]
+        for name, times in moves:
+            trial = replace(reach, moved=times)
+            if name in _LIMITS:
+                trial = _scaled(reach, name, times, _LIMITS[name])
+            tried = unlikely(trial)
             if tried < best:
-                best, reach = tried, moved(reach)
+                best, reach = tried, trial
     return reach
 
 
@@ -483,26 +490,10 @@ _FACTORS = (2.0, 2.0, 2.0, 1.4, 1.4, 1.2)
 """Step sizes of the search, coarse to fine."""
 
 
-def _neighbours(reach: Reach, factor: float) -> "list[Callable[[Reach], Reach]]":
-    """List the moves of the search: each field up and down, and each other value of ``moved``."""
-    scaled: list[Callable[[Reach], Reach]] = [
-        partial(_scaled, name=name, times=times, bounds=bounds)
-        for name, bounds in _LIMITS.items()
-        for times in (factor, 1 / factor)
-    ]
-    return scaled + [partial(replace, moved=moved) for moved in _MOVED if moved != reach.moved]
-
-
 def _scaled(reach: Reach, name: str, times: float, bounds: tuple[float, float]) -> Reach:
     value = min(max(getattr(reach, name) * times, bounds[0]), bounds[1])
     changed: dict[str, float] = {name: value}
     return replace(reach, **changed)
-
-
-def _minus_log_prior(first: Reach, reach: Reach) -> float:
-    """Return minus the logarithm of the prior density, up to a constant."""
-    logs = [np.log(getattr(reach, name) / getattr(first, name)) for name in _LIMITS]
-    return float(np.sum(np.square(logs)) / (2 * _SPREAD**2))
 
 
 _STRAIGHT = 0.005
@@ -527,7 +518,10 @@ def logged_cluster(cluster: Cluster, fit: LogFit, source: str) -> Cluster:
         calibration[kind] = calibrated
         rows = int(fit.calls.count[fit.calls.kind == kind].sum())
         about = f"{source}: {f'{rows:,} calls' if rows else 'what all kinds share'}"
-        sources |= {f"calibration.{kind}.{field}": about for field in _fields(calibrated)}
+        fields = ["overhead"] if "overhead" in calibrated.model_fields_set else []
+        for what in ("latency", "bandwidth"):
+            fields += [f"{what}.{tier}" for tier in getattr(calibrated, what)]
+        sources |= {f"calibration.{kind}.{field}": about for field in fields}
     return Cluster.model_validate(
         cluster.model_copy(update={"calibration": calibration, "sources": sources})
     )
@@ -547,14 +541,6 @@ def _calibrated(fit: LogFit, kind: str) -> Calibrated:
     if all(multiple == 1 for curve in curves for multiple in curve.multiples):
         curves = ()
     return Calibrated(**software, **filled, **({"by_size": curves} if curves else {}))
-
-
-def _fields(calibrated: Calibrated) -> Iterator[str]:
-    """Yield the names of a calibration's fields, as ``sources`` has them."""
-    if "overhead" in calibrated.model_fields_set:
-        yield "overhead"
-    for what in ("latency", "bandwidth"):
-        yield from (f"{what}.{tier}" for tier in getattr(calibrated, what))
 
 
 def _curves(fit: LogFit, kind: str) -> Iterator[TimeMultiples]:

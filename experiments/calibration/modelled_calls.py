@@ -151,13 +151,21 @@ def _modelled(
     call: MeasuredCall, cluster: Cluster, sites: dict[tuple[int, int | None], Scenario]
 ) -> ModelledCall:
     """Cost a call where it ran; its row has the error if that fails."""
-    site = call.ranks, call.nodes
     try:
-        if site not in sites:
-            sites[site] = site_of(call, cluster)
-        return _costed(call, sites[site])
+        if (call.ranks, call.nodes) not in sites:
+            sites[call.ranks, call.nodes] = site_of(call, cluster)
+        site = sites[call.ranks, call.nodes].site
+        costs, domains = site.costs, len(np.unique(site.machine.domains))
+        whole_call = call_of(call, costs)
+        values = call_parts(costs, whole_call)
+        plan = costs.carried(whole_call).plan
     except TwofoldError as error:
         raise type(error)(f"{call.location}: {error}") from error
+    names = part_names(costs.topology.resources)
+    parts = {name: value for name, value in zip(names, values.tolist(), strict=True) if value > 0}
+    if plan is None:
+        return ModelledCall(call, domains, parts)
+    return ModelledCall(call, domains, parts, plan.schedule.algorithm, plan.protocol)
 
 
 def site_of(call: MeasuredCall, cluster: Cluster) -> Scenario:
@@ -174,23 +182,6 @@ def call_of(call: MeasuredCall, costs: Costs) -> Call:
         messages = (Call(call.kind, Group(pair), call.size) for pair in ends)
         return max(messages, key=costs.idle_time)
     return Call(call.kind, Group(tuple(range(call.ranks))), call.size)
-
-
-def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
-    domains = len(np.unique(scenario.site.machine.domains))
-    costs = scenario.site.costs
-    names = part_names(costs.topology.resources)
-    whole_call = call_of(call, costs)
-    values = call_parts(costs, whole_call)
-    plan = costs.carried(whole_call).plan
-    parts = {name: value for name, value in zip(names, values.tolist(), strict=True) if value > 0}
-    return ModelledCall(
-        call,
-        domains,
-        parts,
-        plan.schedule.algorithm if plan is not None else "",
-        plan.protocol if plan is not None else "",
-    )
 
 
 def _informative(answer: ModelledCall) -> tuple[ModelledCall | None, str]:

@@ -14,7 +14,7 @@ A preceding test is whether the library used TCP sockets, which is a setting and
 that makes the steps between nodes far more probable, the cluster gets ``transport: sockets``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -150,25 +150,32 @@ _SOCKETS_BEFORE = 0.05
 
 def _fitted(cluster: Cluster, logs: Floats, predict: Predict, spread_of: Spread) -> StepFit:
     """Fit the figures of a cluster to the logarithms of measured times."""
-    names, spread = _figures(cluster, spread_of)
+    names, spread = figures(cluster, spread_of)
+
+    def predicted(point: Floats) -> Floats:
+        return _times(moved(cluster, names, point), predict, len(logs))
+
     point = np.zeros(len(names))
-    base = times = _predicted(cluster, names, point, predict, len(logs))
+    base = times = predicted(point)
     slopes = np.zeros((len(logs), len(names)))
     for _ in range(_ROUNDS):
-        slopes = _slopes((cluster, names, point), times, predict)
+        slopes = slopes_at(point, times, predicted)
         point = linear_fit(logs - times + slopes @ point, slopes, spread)
-        times = _predicted(cluster, names, point, predict, len(logs))
-    is_told = _determined(slopes)
+        times = predicted(point)
     why_not = {
         name: f"no step depends on it by {100 * _LEAST_SLOPE:.0f} % of it"
-        for name, is_shown in zip(names, is_told.tolist(), strict=True)
+        for name, is_shown in zip(names, _determined(slopes).tolist(), strict=True)
         if not is_shown
     }
     left_out = None
     if len(logs) >= FEWEST_LEFT_OUT:
-        left_out = _left_out(
-            (cluster, names, spread), logs, logs - times + slopes @ point, slopes, predict
-        )
+        # Each step by a linear fit to the others; the step is simulated.
+        target, errors = logs - times + slopes @ point, []
+        for number, rest in enumerate(~np.eye(len(logs), dtype=bool)):
+            others = linear_fit(target[rest], slopes[rest], spread)
+            step = predict(number, moved(cluster, names, others))
+            errors.append(step / np.exp(logs[number]) - 1)
+        left_out = np.array(errors)
         before, after = (float(np.median(np.abs(e))) for e in (np.expm1(base - logs), left_out))
         if after > BETTER * before:
             why = (
@@ -187,30 +194,19 @@ def _fitted(cluster: Cluster, logs: Floats, predict: Predict, spread_of: Spread)
     )
 
 
-def _left_out(
-    where: tuple[Cluster, Sequence[str], Floats],
-    logs: Floats,
-    target: Floats,
-    slopes: Floats,
-    predict: Predict,
-) -> Floats:
-    """Return each step's relative error by a linear fit to the others; the step is simulated."""
-    cluster, names, spread = where
-    errors = np.empty(len(logs))
-    for number in range(len(logs)):
-        rest = np.arange(len(logs)) != number
-        point = linear_fit(target[rest], slopes[rest], spread)
-        errors[number] = predict(number, moved(cluster, names, point)) / np.exp(logs[number]) - 1
-    return errors
-
-
-def _figures(cluster: Cluster, spread_of: Spread) -> tuple[list[str], Floats]:
+def figures(cluster: Cluster, spread_of: Spread) -> tuple[list[str], Floats]:
     """Return the names of the figures that a cluster has, and their prior deviations."""
-    names = [name for name in PARAMETERS if _has(cluster, name)]
-    tiers = {name: f"{name.partition('.')[0]}.bandwidth" for name in names}
-    return names, np.array(
-        [_PRIOR[name] if name in _PRIOR else spread_of(tiers[name]) for name in names]
-    )
+    lacking = (SCALE_UP,) * cluster.is_one_graph + (SCALE_OUT,) * (cluster.scale_out is None)
+    tiers = {name: name.partition(".")[0] for name in PARAMETERS}
+    names = [name for name, tier in tiers.items() if tier not in lacking]
+    spread = [_PRIOR.get(name) or spread_of(f"{tiers[name]}.bandwidth") for name in names]
+    return names, np.array(spread)
+
+
+def slopes_at(point: Floats, times: Floats, predicted: Callable[[Floats], Floats]) -> Floats:
+    """Differentiate the logarithms of times by those of figures: shape ``(steps, figures)``."""
+    further = (predicted(point + step) for step in _STEP * np.eye(len(point)))
+    return np.array([(times_there - times) / _STEP for times_there in further]).T
 
 
 def _determined(slopes: Floats) -> NDArray[np.bool_]:
@@ -239,7 +235,14 @@ def fitted_cluster(fit: StepFit, source: str) -> Cluster:
     """Return the cluster with the fitted figures, their source, and leave-one-out errors."""
     steps, sources = fit.cluster.steps, dict(fit.cluster.sources)
     table = steps or FittedSteps(runs=len(fit.before))
-    errors = {} if fit.left_out is None else _errors(fit.left_out)
+    errors: dict[str, float] = {}
+    if fit.left_out is not None:
+        percent = 100 * fit.left_out
+        errors = {
+            "median_pct": float(np.median(np.abs(percent))),
+            "p90_pct": float(np.quantile(np.abs(percent), 0.9, method="higher")),
+            "signed_pct": float(np.median(percent)),
+        }
     about = f"fitted to {source}"
     for name in fit.multiples:
         if name not in fit.why_not:
@@ -250,44 +253,9 @@ def fitted_cluster(fit: StepFit, source: str) -> Cluster:
     return fit.cluster.model_copy(update={"steps": table, "sources": sources})
 
 
-def _errors(left_out: Floats) -> Mapping[str, float]:
-    percent = 100 * left_out
-    return {
-        "median_pct": float(np.median(np.abs(percent))),
-        "p90_pct": float(np.quantile(np.abs(percent), 0.9, method="higher")),
-        "signed_pct": float(np.median(percent)),
-    }
-
-
-def _has(cluster: Cluster, name: str) -> bool:
-    tier = name.partition(".")[0]
-    if tier == SCALE_UP:
-        return not cluster.is_one_graph
-    return tier != SCALE_OUT or cluster.scale_out is not None
-
-
-def _predicted(
-    cluster: Cluster, names: Sequence[str], point: Floats, predict: Predict, count: int
-) -> Floats:
-    return _times(moved(cluster, names, point), predict, count)
-
-
 def _times(cluster: Cluster, predict: Predict, count: int) -> Floats:
     """Return logarithms of the step times on a cluster."""
     return np.log([predict(number, cluster) for number in range(count)])
-
-
-def _slopes(
-    where: tuple[Cluster, Sequence[str], Floats], times: Floats, predict: Predict
-) -> Floats:
-    """Differentiate the logarithms of times by those of figures: shape ``(steps, names)``."""
-    cluster, names, point = where
-    columns = []
-    for at in range(len(names)):
-        further = point.copy()
-        further[at] += _STEP
-        columns.append((_predicted(cluster, names, further, predict, len(times)) - times) / _STEP)
-    return np.array(columns).T
 
 
 def linear_fit(target: Floats, slopes: Floats, spread: Floats) -> Floats:

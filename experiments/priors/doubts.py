@@ -252,29 +252,26 @@ class Doubts:
         step = self.timeline.makespan
         if step == 0:
             return {}
-        shares = exposed_by_resource(self.timeline)
         much = {
-            tier: 100 * time / step for tier, time in shares.items() if 100 * time / step > MUCH
+            tier: 100 * time / step
+            for tier, time in exposed_by_resource(self.timeline).items()
+            if 100 * time / step > MUCH
         }
         if not much:
             return {}
-        has = resource_values(self.scenario.cluster)
-        names_of = {
-            tier: [name for name in (f"{tier}.bandwidth", f"{tier}.latency") if name in has]
-            for tier in much
-        }
-        plain = self._plain
-        now, saved = plain.run().makespan, dict[str, float]()
-        for tier, names in names_of.items():
-            change = Change(parts=tuple(map(times_as_good, names)))
-            saved[tier] = utility_pct(now, change.apply(plain).scenario.run().makespan)
-        return {
-            tier: f"hidden: {much[tier]:.0f} % of the step is exposed communication on {tier}, but "
-            "twice its bandwidth and half its latency save next to nothing, because a recorded "
-            "delay takes as long"
-            for tier in much
-            if saved[tier] < _HIDDEN * much[tier]
-        }
+        plain, values = self._plain, resource_values(self.scenario.cluster)
+        now, hidden = plain.run().makespan, dict[str, str]()
+        for tier, exposed in much.items():
+            names = (f"{tier}.bandwidth", f"{tier}.latency")
+            parts = tuple(times_as_good(name) for name in names if name in values)
+            better = Change(parts=parts).apply(plain).scenario.run().makespan
+            if utility_pct(now, better) < _HIDDEN * exposed:
+                hidden[tier] = (
+                    f"hidden: {exposed:.0f} % of the step is exposed communication on {tier}, but "
+                    "twice its bandwidth and half its latency save next to nothing, because a"
+                    " recorded delay takes as long"
+                )
+        return hidden
 
 
 _BUSY = 0.75

@@ -97,17 +97,10 @@ def read_errors(path: Path) -> dict[tuple[str, ...], Errors]:
         width = columns.index("count")
         table = {}
         for cells in lines:
-            key = tuple(cells[:width])
-            count, median, p90, bias, shared, machines = cells[width:]
-            table[key] = Errors(
-                key=key,
-                count=int(count),
-                median_pct=float(median),
-                p90_pct=float(p90),
-                bias_pct=float(bias),
-                shared=float(shared),
-                machines=tuple(machines.split()),
-            )
+            key, (count, *figures, machines) = tuple(cells[:width]), cells[width:]
+            median, p90, bias, shared = map(float, figures)
+            names = tuple(machines.split())
+            table[key] = Errors(key, int(count), median, p90, bias, shared, names)
     return table
 
 

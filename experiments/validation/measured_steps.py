@@ -18,7 +18,7 @@ times, and nothing about their scatter.
 """
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -219,7 +219,9 @@ def _training(row: Cells, parallelism: Parallelism, framework: str) -> Training:
     }
     if framework == "fsdp2" and choices.get("recompute") == "selective":
         choices["recompute"] = "op"  # what torchtitan calls selective, if layers are not given
-    attention = _attention(row)
+    # Kernels that skip what a causal mask hides are fused; others write the scores.
+    usual = "flash" if row.text("scores") == "causal" else "unfused"
+    attention = cast("Attention", row.text("attention", usual))
     for name in ("precision", "gradient"):
         if (cell := row.text(name)) and not (name == "precision" and cell in RECIPES):
             try:
@@ -241,17 +243,6 @@ def _training(row: Cells, parallelism: Parallelism, framework: str) -> Training:
         dropout=attention == "unfused" and framework in ("megatron", "deepspeed"),
         **choices,  # type: ignore[arg-type]
     )
-
-
-def _attention(row: Cells) -> Attention:
-    """Return the kernels of attention: as given, else those that compute as many scores.
-
-    Kernels that skip what a causal mask hides are fused; others write the scores.
-    """
-    attention = row.text("attention")
-    if attention:
-        return cast("Attention", attention)
-    return "unfused" if row.text("scores") != "causal" else "flash"
 
 
 def pair_errors(
@@ -324,13 +315,10 @@ def linear_series(rows: Sequence[MeasuredStep | UnreadStep]) -> tuple[LinearSeri
     Each has series of three steps or more that differ in the global batch alone, all linear to 0.01
     % of the longest step; ``steps`` counts all of the source's.
     """
-    return tuple(_linear(rows))
-
-
-def _linear(rows: Sequence[MeasuredStep | UnreadStep]) -> Iterator[LinearSeries]:
     measured = [
         steps for steps in rows if isinstance(steps, MeasuredStep) and steps.measured is not None
     ]
+    linear = []
     for source in dict.fromkeys(steps.source for steps in measured):
         of_source = [steps for steps in measured if steps.source == source]
         # Times of steps that differ in the global batch alone, by it.
@@ -340,7 +328,8 @@ def _linear(rows: Sequence[MeasuredStep | UnreadStep]) -> Iterator[LinearSeries]
             groups.setdefault(same, {})[step.run.global_batch] = step.measured or 0.0
         series = [steps for steps in groups.values() if len(steps) >= _FEWEST]
         if series and all(_is_linear(steps) for steps in series):
-            yield LinearSeries(source, len(of_source), len(series))
+            linear.append(LinearSeries(source, len(of_source), len(series)))
+    return tuple(linear)
 
 
 def _is_linear(times: dict[int, float]) -> bool:

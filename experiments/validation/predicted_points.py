@@ -220,9 +220,9 @@ class Recording:
                 continue
             named_change, calibrated = (point.what_if, point.change), None
             try:
-                predicted = _answer(self.base, named_change, watch)
+                (predicted,) = steps(self.base, [named_change], watch)
                 if self.calibrated is not None:
-                    fitted = _answer(self.calibrated, named_change, watch)
+                    (fitted,) = steps(self.calibrated, [named_change], watch)
                     calibrated = measured_of(self.calibrated, point, fitted)
                 step = measured_of(self.base, point, predicted)
             except TwofoldError as error:
@@ -261,10 +261,16 @@ class Recording:
         The prediction moves this recording's step there, and scales replicas by the ratio of ranks;
         ``network_only_s`` takes the other's own step, and assumes only the same library.
         """
-        first, row = self.base.loaded, _row_of_second(self, loaded, cluster)
-        difference = _differences(first.workload, loaded.workload)
-        if difference:
-            row = _with_note(row, difference)
+        first, step = self.base.loaded, loaded.measured_step
+        row = PointError(
+            trace=first.trace,
+            cluster=self.base.scenario.cluster.name,
+            measured_s=step if step > 0 else None,
+            step=first.coverage.step,
+            what_if=_words(loaded.trace, cluster),
+            note=self.why if step > 0 else "no step time was measured in it",
+        )
+        row = _with_note(row, _differences(first.workload, loaded.workload))
         times = loaded.workload.job_ranks / first.workload.job_ranks
         change = Change() if times == 1 else parse_change(f"replicas x{times:g}")
         row = self._moved(row, cluster, change, watch)
@@ -383,12 +389,6 @@ def _calibrated(base: Baseline, read: OpenTrace) -> Cluster:
     return calibration_of(steps, base.loaded.trace).cluster
 
 
-def _answer(base: Baseline, named_change: tuple[str, Change], watch: Watch) -> Answered:
-    """Answer a named change of a step."""
-    (answered,) = steps(base, [named_change], watch)
-    return answered
-
-
 def measured_of(base: Baseline, point: MeasuredPoint, answered: Answered | None = None) -> float:
     """Return the prediction of a point's measurement (s): a step's period, or its latency.
 
@@ -449,19 +449,6 @@ def _empty(point: MeasuredPoint, note: str) -> PointError:
 
 def _with_note(row: PointError, note: str) -> PointError:
     return replace(row, note="; ".join(filter(None, (row.note, note))))
-
-
-def _row_of_second(first: Recording, loaded: Loaded, cluster: Cluster) -> PointError:
-    """Return the row of a second recording, with its measurement only."""
-    step = loaded.measured_step
-    return PointError(
-        trace=first.base.loaded.trace,
-        cluster=first.base.scenario.cluster.name,
-        measured_s=step if step > 0 else None,
-        step=first.base.loaded.coverage.step,
-        what_if=_words(loaded.trace, cluster),
-        note=first.why if step > 0 else "no step time was measured in it",
-    )
 
 
 def _failed_second(

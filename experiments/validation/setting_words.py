@@ -119,15 +119,10 @@ def _run_of(row: Cells) -> tuple[Columns, tuple[str, ...]]:
 
 def _model_named(words: str) -> str:
     """Return the card whose name is the remaining words."""
-    cards = {_LETTERS.sub("", name): name for name in model_names()}
-    left = _LETTERS.sub("", words)
-    matches = [name for letters, name in cards.items() if letters == left]
-    if not matches and left in {
-        _LETTERS.sub("", name.rpartition("-")[0]) for name in cards.values()
-    }:
-        matches = [
-            name for name in cards.values() if _LETTERS.sub("", name.rpartition("-")[0]) == left
-        ]
+    left, names = _LETTERS.sub("", words), model_names()
+    matches = [name for name in names if _LETTERS.sub("", name) == left]
+    if not matches:  # without the last word of its name
+        matches = [name for name in names if _LETTERS.sub("", name.rpartition("-")[0]) == left]
     if len(matches) != 1:
         shown = " ".join(words.replace(",", " ").split())
         raise TraceError(f"model: {shown!r} is not understood: no card has that name")

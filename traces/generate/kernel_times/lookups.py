@@ -71,7 +71,12 @@ def lookup(shape: Shape, tables: Collection[Key], generation: str = "") -> Looku
     """Look up a shape in tables; None if none covers such a kernel."""
     match shape:
         case Gemm():
-            return _gemm_lookup(shape, tables)
+            for recipe, is_same in _recipes(shape.dtype):
+                if ("gemm", recipe) in tables:
+                    # A batch of products counts as one with all their rows.
+                    term = Term(("gemm", recipe), (shape.m * shape.batch, shape.n, shape.k))
+                    return Lookup((term,), exact=is_same and shape.batch == 1)
+            return None
         case Attention():
             return _attention_lookup(shape, tables, generation)
         case LatentAttention():
@@ -80,16 +85,6 @@ def lookup(shape: Shape, tables: Collection[Key], generation: str = "") -> Looku
             return _experts_lookup(shape, tables)
         case Streaming():
             return None
-
-
-def _gemm_lookup(shape: Gemm, tables: Collection[Key]) -> Lookup | None:
-    """Look up a product; a batch of products counts as one with all their rows."""
-    for recipe, is_same in _recipes(shape.dtype):
-        if ("gemm", recipe) in tables:
-            point = (shape.m * shape.batch, shape.n, shape.k)
-            exact = is_same and shape.batch == 1
-            return Lookup((Term(("gemm", recipe), point),), exact=exact)
-    return None
 
 
 def _experts_lookup(shape: ExpertGemms, tables: Collection[Key]) -> Lookup | None:
@@ -193,14 +188,18 @@ def _by_head_size(
 ) -> Lookup | None:
     """Look up a point in the table of a head size, or between the tables of the nearest two."""
     cache = shape.cache_dtype if shape.cached or shape.queries == 1 else "bf16"
-    for recipe, is_same in _recipes(cache):
-        for arithmetic in dict.fromkeys((shape.dtype, "bf16")):
-            stored = recipe if arithmetic == "bf16" else f"{recipe}:{arithmetic}"
-            sizes = _head_sizes(family, stored, window, tables)
-            if sizes:
-                plain = is_same and arithmetic == shape.dtype
-                return _between(shape.head_size, sizes, point, plain=plain)
+    for variant, is_same in _variants(cache, shape.dtype):
+        if sizes := _head_sizes(family, variant, window, tables):
+            return _between(shape.head_size, sizes, point, plain=is_same)
     return None
+
+
+def _variants(stored: str, dtype: str) -> Iterator[tuple[str, bool]]:
+    """Yield variants by the recipes of cache and arithmetic, the nearest first."""
+    for recipe, is_same in _recipes(stored):
+        for arithmetic in dict.fromkeys((dtype, "bf16")):
+            variant = recipe if arithmetic == "bf16" else f"{recipe}:{arithmetic}"
+            yield variant, is_same and arithmetic == dtype
 
 
 def _head_sizes(
@@ -238,15 +237,10 @@ def _latent_lookup(shape: LatentAttention, tables: Collection[Key]) -> Lookup | 
     square = shape.queries in (1, shape.keys)
     if not square:
         length = math.sqrt(2.0 * shape.queries * (shape.keys - shape.queries / 2))
-    wanted = [
-        (recipe if arithmetic == "bf16" else f"{recipe}:{arithmetic}", is_same, arithmetic)
-        for recipe, is_same in _recipes(shape.cache_dtype)
-        for arithmetic in dict.fromkeys((shape.dtype, "bf16"))
-    ]
-    for variant, is_same, arithmetic in wanted:
+    for variant, is_same in _variants(shape.cache_dtype, shape.dtype):
         if (family, variant) in tables:
             term = Term((family, variant), (shape.batch, length, shape.heads))
-            forward = Lookup((term,), exact=is_same and square and shape.dtype == arithmetic)
+            forward = Lookup((term,), exact=is_same and square)
             if shape.direction == "backward":
                 return forward.times(backward_ratio(length, 128))
             return forward
@@ -342,10 +336,10 @@ def dense_time(shape: Attention, chip: Accelerator) -> float:
     speed = 1e12 * _ratio(CAUSAL if shape.causal else FORWARD, _ONE, length, shape.head_size)
     flops = 4.0 * shape.batch * shape.heads * shape.pairs * shape.head_size
     time = flops / (speed * peak / _MEASURED_PEAK)
-    if shape.direction == "backward":
+    backward = shape.direction == "backward"
+    if backward:
         time *= backward_ratio(length, shape.head_size)
     if shape.kind == "flash2":
-        backward = shape.direction == "backward"
         time *= older_ratio(length, shape.head_size, backward=backward, causal=shape.causal)
     # With fewer tiles than multiprocessors some multiprocessors are idle.
     tiles = shape.batch * shape.heads * shape.queries / _TILE

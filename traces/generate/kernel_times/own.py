@@ -319,25 +319,21 @@ def shape_of(operator: RecordedOperator) -> Shape | None:
 
 
 def _product(
-    left: int, right: int, *, transposed: bool = False
-) -> Callable[[RecordedOperator], Shape | None]:
-    """Return a reader of a product of two inputs, by their positions; both may be batched."""
-
-    def make(operator: RecordedOperator) -> Shape | None:
-        left_sizes, right_sizes = operator.sizes[left], operator.sizes[right]
-        dtype = _recipe(operator, left)
-        if dtype is None or len(left_sizes) < 2 or len(right_sizes) < 2:
-            return None
-        inner, columns = right_sizes[-2:]
-        if transposed:
-            inner, columns = columns, inner
-        if left_sizes[-1] != inner:
-            return None
-        if len(right_sizes) == 2:
-            return Gemm(prod(left_sizes[:-1]), columns, inner, dtype)
-        return Gemm(left_sizes[-2], columns, inner, dtype, batch=prod(left_sizes[:-2]))
-
-    return make
+    operator: RecordedOperator, left: int, right: int, *, transposed: bool = False
+) -> Shape | None:
+    """Read a product of two inputs, by their positions; both may be batched."""
+    left_sizes, right_sizes = operator.sizes[left], operator.sizes[right]
+    dtype = _recipe(operator, left)
+    if dtype is None or len(left_sizes) < 2 or len(right_sizes) < 2:
+        return None
+    inner, columns = right_sizes[-2:]
+    if transposed:
+        inner, columns = columns, inner
+    if left_sizes[-1] != inner:
+        return None
+    if len(right_sizes) == 2:
+        return Gemm(prod(left_sizes[:-1]), columns, inner, dtype)
+    return Gemm(left_sizes[-2], columns, inner, dtype, batch=prod(left_sizes[:-2]))
 
 
 def _recipe(operator: RecordedOperator, operand: int) -> str | None:
@@ -350,34 +346,28 @@ def _recipe(operator: RecordedOperator, operand: int) -> str | None:
 
 
 def _attention(
-    first: int, causal: int, *, heads_first: bool, backward: bool = False
-) -> Callable[[RecordedOperator], Shape | None]:
-    """Return a reader of attention, by the positions of its queries and of the mask's flag."""
-
-    def make(operator: RecordedOperator) -> Shape | None:
-        query, key = operator.sizes[first], operator.sizes[first + 1]
-        if len(query) != 4 or len(key) != 4 or operator.types[first] not in _TYPES:
-            return None
-        tokens, heads = (2, 1) if heads_first else (1, 2)
-        flag = operator.values[causal] if causal < len(operator.values) else ""
-        if flag not in ("True", "False"):
-            return None
-        return Attention(
-            query[0],
-            query[heads],
-            key[heads],
-            query[tokens],
-            key[tokens],
-            query[3],
-            causal=flag == "True",
-            direction="backward" if backward else "forward",
-            dtype=_TYPES[operator.types[first]],
-        )
-
-    return make
-
-
-_gradient = partial(_attention, 1, heads_first=True, backward=True)
+    operator: RecordedOperator, first: int, causal: int, *, heads_first: bool
+) -> Shape | None:
+    """Read attention, by the positions of its queries and of the mask's flag."""
+    query, key = operator.sizes[first], operator.sizes[first + 1]
+    if len(query) != 4 or len(key) != 4 or operator.types[first] not in _TYPES:
+        return None
+    tokens, heads = (2, 1) if heads_first else (1, 2)
+    flag = operator.values[causal] if causal < len(operator.values) else ""
+    if flag not in ("True", "False"):
+        return None
+    return Attention(
+        query[0],
+        query[heads],
+        key[heads],
+        query[tokens],
+        key[tokens],
+        query[3],
+        causal=flag == "True",
+        # The first input of a backward pass is the output's gradient.
+        direction="backward" if first else "forward",
+        dtype=_TYPES[operator.types[first]],
+    )
 
 
 def tensor_traffic(operator: RecordedOperator) -> float:
@@ -401,21 +391,25 @@ def _streamed(operator: RecordedOperator) -> Shape | None:
 
 
 _SHAPES: Mapping[str, Callable[[RecordedOperator], Shape | None]] = {
-    "aten::mm": _product(0, 1),
-    "aten::addmm": _product(1, 2),
-    "aten::bmm": _product(0, 1),
-    "aten::baddbmm": _product(1, 2),
-    "aten::_scaled_mm": _product(0, 1),
-    "aten::linear": _product(0, 1, transposed=True),
-    "aten::_scaled_dot_product_flash_attention": _attention(0, 4, heads_first=True),
-    "aten::_scaled_dot_product_efficient_attention": _attention(0, 6, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention": _attention(0, 6, heads_first=True),
-    "aten::_flash_attention_forward": _attention(0, 8, heads_first=False),
-    "aten::_flash_attention_backward": _attention(1, 11, heads_first=False, backward=True),
-    "aten::_scaled_dot_product_flash_attention_backward": _gradient(11),
-    "aten::_scaled_dot_product_efficient_attention_backward": _gradient(11),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _gradient(14),
-    "aten::_cudnn_attention_backward": _gradient(14),
+    **dict.fromkeys(
+        ("aten::mm", "aten::bmm", "aten::_scaled_mm"), partial(_product, left=0, right=1)
+    ),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), partial(_product, left=1, right=2)),
+    "aten::linear": partial(_product, left=0, right=1, transposed=True),
+    **{
+        f"aten::_{name}": partial(_attention, first=first, causal=causal, heads_first=heads_first)
+        for name, first, causal, heads_first in (
+            ("scaled_dot_product_flash_attention", 0, 4, True),
+            ("scaled_dot_product_efficient_attention", 0, 6, True),
+            ("scaled_dot_product_cudnn_attention", 0, 6, True),
+            ("flash_attention_forward", 0, 8, False),
+            ("flash_attention_backward", 1, 11, False),
+            ("scaled_dot_product_flash_attention_backward", 1, 11, True),
+            ("scaled_dot_product_efficient_attention_backward", 1, 11, True),
+            ("scaled_dot_product_cudnn_attention_backward", 1, 14, True),
+            ("cudnn_attention_backward", 1, 14, True),
+        )
+    },
     **dict.fromkeys(
         (
             *("aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::sub", "aten::div"),

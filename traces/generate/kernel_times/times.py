@@ -9,11 +9,12 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+from msgspec import convert
 
 from simulator.accelerators import Accelerator
 from simulator.support.errors import WorkloadError
@@ -62,30 +63,12 @@ class KernelTime(NamedTuple):
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TableSource:
-    """Tables of kernels, loaded at first use.
-
-    Parameters
-    ----------
-    keys
-        Keys of the tables.
-    load
-        Returns the table of a key.
-    origin
-        Origin of the times among its measured shapes.
-    """
+class TableSource(NamedTuple):
+    """Tables of kernels: their keys, a reader of each, and the origin of times among its shapes."""
 
     keys: frozenset[Key]
     load: Callable[[Key], Surface | Curves]
     origin: Origin
-    _loaded: dict[Key, Surface | Curves] = field(default_factory=dict)
-
-    def table(self, key: Key) -> Surface | Curves:
-        """Return a table; it is read once."""
-        if key not in self._loaded:
-            self._loaded[key] = self.load(key)
-        return self._loaded[key]
 
 
 _EQUAL_BYTES = {"fp8_block": "fp8", "mxfp8": "fp8", "fp8": "fp8_block"}
@@ -226,7 +209,12 @@ class KernelTimes:
             tabled_rows = self._tabled([row[0] for row in rows])
             expected = {shape: time.seconds for shape, time in tabled_rows.items()}
             self._own.update(kinds(rows, expected))
-            self._check_unit(self.own.source)
+            ratio = math.exp(float(np.median([kind.ratio for kind in self._own.values()])))
+            if not 1 / _IMPLAUSIBLE < ratio < _IMPLAUSIBLE:
+                raise WorkloadError(
+                    f"{self.own.source}: kernels take {ratio:.2g} times (median) what"
+                    f" {self.chip.name} is known to take: are the times in seconds?"
+                )
         kind = self._own.get(kind_of(shape))
         if kind is None:
             return tabled
@@ -234,15 +222,6 @@ class KernelTimes:
         return KernelTime(
             max(seconds, self.least(shape)), "measured" if measured else "carried over"
         )
-
-    def _check_unit(self, source: str) -> None:
-        """Refuse the user's kernels if they are far from all tables, as with a wrong unit."""
-        ratio = math.exp(float(np.median([kind.ratio for kind in self._own.values()])))
-        if not 1 / _IMPLAUSIBLE < ratio < _IMPLAUSIBLE:
-            raise WorkloadError(
-                f"{source}: kernels take {ratio:.2g} times (median) what {self.chip.name} is known"
-                " to take: are the times in seconds?"
-            )
 
     def _looked_up(
         self, source: TableSource, lookups: Mapping[Shape, Lookup]
@@ -259,7 +238,7 @@ class KernelTimes:
             numbers = np.array([number for number, _ in rows])
             points = np.array([term.point for _, term in rows])
             weights = np.array([term.weight for _, term in rows])
-            times, inside = source.table(key).at(points)
+            times, inside = source.load(key).at(points)
             # A shape looks up one point per table.
             logarithms[numbers] += weights * np.log(times)
             among[numbers] &= inside
@@ -375,7 +354,7 @@ def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
     if table is not None:
         file = SHIPPED / f"{table}.npz"
         tables = frozenset(table_keys(file))
-        return (TableSource(tables, lambda key: load_table(file, key), "measured"),)
+        return (TableSource(tables, cache(partial(load_table, file)), "measured"),)
     relative = nearest_relative(chip)
     if relative is None:
         return ()
@@ -386,11 +365,12 @@ def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
         for family, variant in table_keys(file)
         if chip.peak(precision(FAMILIES[family].recipe(variant)).peak) is not None
     )
-    return (
-        TableSource(
-            keys, lambda key: carry_over(key, load_table(file, key), machine, chip), "carried over"
-        ),
-    )
+
+    @cache
+    def carried(key: Key) -> Surface | Curves:
+        return carry_over(key, load_table(file, key), machine, chip)
+
+    return (TableSource(keys, carried, "carried over"),)
 
 
 KERNEL_ERRORS = Path(__file__).parent / "data" / "kernel_errors.csv"
@@ -453,12 +433,4 @@ def shared_error(shares: Mapping[str, float]) -> float:
 def _errors() -> Mapping[str, KernelError]:
     with KERNEL_ERRORS.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(line for line in file if not line.startswith("#"))
-        return {
-            line["known"]: KernelError(
-                line["known"],
-                int(line["tables"]),
-                int(line["products"]),
-                *(float(line[name]) for name in ("median_pct", "p90_pct", "shared")),
-            )
-            for line in lines
-        }
+        return {line["known"]: convert(line, KernelError, strict=False) for line in lines}

@@ -205,7 +205,7 @@ def test_the_longest_measured_row_of_each_table_is_what_its_shape_takes(name):
     times = TIMES[name]
     (source,) = times.sources
     for family, variant in source.keys:
-        table = source.table((family, variant))
+        table = source.load((family, variant))
         last = tuple(max(np.argwhere(table.measured).tolist(), key=lambda at: at[1:]))
         if isinstance(table, Curves):
             logarithms = np.array([table.axis[last[1]], *table.shapes[last[0]]])

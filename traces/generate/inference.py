@@ -250,7 +250,11 @@ def embedding_block(batch: InferencePass) -> ModelBlock:
 def layer_block(batch: InferencePass, index: int) -> ModelBlock:
     """Return one layer: attention or a gated delta net, and a network or experts."""
     experts = batch.model.experts_at(index)
-    network = _network(batch) if experts is None else _experts(batch, experts, index)
+    if experts is None:
+        kernels = (_norm(batch), *_dense(batch, float(batch.model.ffn or 0)))
+        network: tuple[LayerPart, ...] = (LayerPart("network", kernels, after=_summed(batch)),)
+    else:
+        network = _experts(batch, experts, index)
     parameters = layer_parameters(batch.model, index)
     return ModelBlock((attention_part(batch, index), *network), parameters, is_layer=True)
 
@@ -258,22 +262,24 @@ def layer_block(batch: InferencePass, index: int) -> ModelBlock:
 def attention_part(batch: InferencePass, index: int) -> LayerPart:
     """Return attention of one layer, or its gated delta net."""
     delta = batch.model.delta_at(index)
-    return _delta(batch, delta) if delta is not None else _attention(batch, index)
+    if delta is not None:
+        return _delta(batch, delta)
+    match batch.model.attention:
+        case GroupedAttention() as grouped:
+            kernels = _grouped(batch, grouped, batch.model.window_at(index))
+        case LatentAttention() as latent:
+            kernels = _latent(batch, latent)
+    summed = (*context_exchanges(batch), *_summed(batch))
+    if summed and batch.model.qk_norm_across:
+        # Squares of queries and of keys, summed over all heads in fp32.
+        summed = (Exchange("all_reduce", "tp", batch.tokens * 2 * 4.0), *summed)
+    return LayerPart("attention", (_norm(batch), *kernels), after=summed)
 
 
 def score_shapes(batch: InferencePass, index: int) -> tuple[Shape, ...]:
     """Return the shapes of one layer's kernels whose times depend on contexts, not on tokens."""
-    delta, attention = batch.model.delta_at(index), batch.model.attention
-    streamed: tuple[Kernel, ...] = ()
-    shapes: tuple[Shape, ...] = ()
-    if delta is not None:
-        streamed = _delta_scores(batch, delta)
-    elif isinstance(attention, LatentAttention):
-        streamed, shapes = _selection(batch, attention), _latent_scores(batch, attention)
-    else:
-        shapes = _grouped_scores(batch, attention, batch.model.window_at(index))
-    read = (kernel.forward.shape for kernel in streamed)
-    return (*(shape for shape in read if shape is not None), *shapes)
+    works = (k.forward for k in attention_part(batch, index).kernels if k.name == SCORES)
+    return tuple(work.shape for work in works if work.shape is not None)
 
 
 def context_exchanges(batch: InferencePass) -> Exchanges:
@@ -339,19 +345,6 @@ def head_block(batch: InferencePass) -> ModelBlock:
 # --- attention
 
 
-def _attention(batch: InferencePass, index: int) -> LayerPart:
-    match batch.model.attention:
-        case GroupedAttention() as grouped:
-            kernels = _grouped(batch, grouped, batch.model.window_at(index))
-        case LatentAttention() as latent:
-            kernels = _latent(batch, latent)
-    summed = (*context_exchanges(batch), *_summed(batch))
-    if summed and batch.model.qk_norm_across:
-        # Squares of queries and of keys, summed over all heads in fp32.
-        summed = (Exchange("all_reduce", "tp", batch.tokens * 2 * 4.0), *summed)
-    return LayerPart("attention", (_norm(batch), *kernels), after=summed)
-
-
 def _grouped(
     batch: InferencePass, attention: GroupedAttention, window: int | None
 ) -> tuple[Kernel, ...]:
@@ -360,29 +353,12 @@ def _grouped(
     kv_heads = max(attention.kv_heads / tp, 1.0)
     query, key = heads * attention.head, kv_heads * attention.head
     gate = query if batch.model.gated_attention else 0.0
-    across = batch.model.qk_norm_across
-    return (
-        _product("qkv", tokens, batch.model.hidden, query + gate + 2 * key, recipe),
-        *_adapted(batch, batch.model.hidden, query + gate + 2 * key, 3),
-        # Norms of queries and keys and their rotation are one kernel, in place.
-        _streamed("rotary", 2 * _HALF * tokens * (query + key)),
-        *([_streamed("squares", _HALF * tokens * (query + key))] if across else []),
-        *(_kernel(SCORES, shape) for shape in _grouped_scores(batch, attention, window)),
-        *([_streamed("gate", 3 * _HALF * tokens * query)] if gate else []),
-        _product("output", tokens, query, batch.model.hidden, recipe),
-        *_adapted(batch, query, batch.model.hidden, 1),
-    )
-
-
-def _grouped_scores(
-    batch: InferencePass, attention: GroupedAttention, window: int | None
-) -> tuple[Attention, ...]:
-    tp, encodes = batch.parallelism.tp, batch.model.encoder_layers > 0
-    return tuple(
+    across, encodes = batch.model.qk_norm_across, batch.model.encoder_layers > 0
+    shapes = (
         Attention(
             batch=segment.sequences,
-            heads=attention.heads / tp * _sharers(batch, segment),
-            kv_heads=max(attention.kv_heads / tp, 1.0),
+            heads=heads * _sharers(batch, segment),
+            kv_heads=kv_heads,
             queries=batch.decode_rows if segment.new_tokens == 1 else segment.new_tokens,
             keys=max(1.0, segment.context / _sharers(batch, segment)),
             head_size=attention.head,
@@ -392,6 +368,17 @@ def _grouped_scores(
             cache_dtype=batch.precisions.cache,
         )
         for segment in batch.attending
+    )
+    return (
+        _product("qkv", tokens, batch.model.hidden, query + gate + 2 * key, recipe),
+        *_adapted(batch, batch.model.hidden, query + gate + 2 * key, 3),
+        # Norms of queries and keys and their rotation are one kernel, in place.
+        _streamed("rotary", 2 * _HALF * tokens * (query + key)),
+        *([_streamed("squares", _HALF * tokens * (query + key))] if across else []),
+        *(_kernel(SCORES, shape) for shape in shapes),
+        *([_streamed("gate", 3 * _HALF * tokens * query)] if gate else []),
+        _product("output", tokens, query, batch.model.hidden, recipe),
+        *_adapted(batch, query, batch.model.hidden, 1),
     )
 
 
@@ -417,6 +404,17 @@ def _latent(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, .
         if attention.q_rank is not None
         else _product("query", tokens, hidden, heads * key, recipe)
     )
+    most = inf if attention.sparse is None else float(attention.sparse)
+    shapes = (
+        LatentScores(
+            batch=segment.sequences,
+            heads=heads * _sharers(batch, segment),
+            queries=segment.new_tokens,
+            keys=max(segment.new_tokens, min(segment.context, most) / _sharers(batch, segment)),
+            cache_dtype=batch.precisions.cache,
+        )
+        for segment in batch.attending
+    )
     return (
         _product("down", tokens, hidden, down, recipe),
         _streamed("latent norms", 2 * _HALF * tokens * down),
@@ -424,23 +422,9 @@ def _latent(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, .
         *_indexer(batch, attention),
         _product("into latent", tokens, heads * attention.nope, rank, "bf16"),
         _streamed("rotary", 2 * _HALF * tokens * (heads * attention.rope + rank)),
-        *(_kernel(SCORES, shape) for shape in _latent_scores(batch, attention)),
+        *(_kernel(SCORES, shape) for shape in shapes),
         _product("out of latent", tokens, rank, heads * attention.value, "bf16"),
         _product("output", tokens, heads * attention.value, hidden, recipe),
-    )
-
-
-def _latent_scores(batch: InferencePass, attention: LatentAttention) -> tuple[LatentScores, ...]:
-    most = inf if attention.sparse is None else float(attention.sparse)
-    return tuple(
-        LatentScores(
-            batch=segment.sequences,
-            heads=attention.heads / batch.parallelism.tp * _sharers(batch, segment),
-            queries=segment.new_tokens,
-            keys=max(segment.new_tokens, min(segment.context, most) / _sharers(batch, segment)),
-            cache_dtype=batch.precisions.cache,
-        )
-        for segment in batch.attending
     )
 
 
@@ -453,30 +437,22 @@ def _indexer(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, 
     if attention.sparse is None or attention.q_rank is None:
         return ()
     tokens, heads = batch.tokens, attention.index_heads
-    return (
-        _product("index queries", tokens, attention.q_rank, heads * _INDEX_SIZE, "bf16"),
-        _product("index keys", tokens, batch.model.hidden, _INDEX_SIZE + heads, "bf16"),
-        *_selection(batch, attention),
-    )
-
-
-_INDEX_SIZE = 128.0
-"""Elements of an indexer's key."""
-
-
-def _selection(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:
-    if attention.sparse is None or attention.q_rank is None:
-        return ()
     read = fsum(segment.sequences * segment.context for segment in batch.attending)
     pairs = fsum(
         segment.sequences * segment.new_tokens * (segment.context - segment.new_tokens / 2)
         for segment in batch.attending
     )
     return (
+        _product("index queries", tokens, attention.q_rank, heads * _INDEX_SIZE, "bf16"),
+        _product("index keys", tokens, batch.model.hidden, _INDEX_SIZE + heads, "bf16"),
         # Keys are read in fp8; a score is written and read in fp32 to choose the top.
         _streamed(SCORES, _INDEX_SIZE * read + 8.0 * pairs),
         _streamed(SCORES, 4.0 * pairs),
     )
+
+
+_INDEX_SIZE = 128.0
+"""Elements of an indexer's key."""
 
 
 def _delta(batch: InferencePass, delta: GatedDelta) -> LayerPart:
@@ -489,13 +465,22 @@ def _delta(batch: InferencePass, delta: GatedDelta) -> LayerPart:
     tp, tokens, recipe = batch.parallelism.tp, batch.tokens, batch.precisions.attention
     hidden = batch.model.hidden
     keys, values = delta.key_heads * delta.key / tp, delta.value_heads * delta.value / tp
+    states = 2 * (delta.value_heads / tp * delta.key * delta.value * _STATE_BYTES)
+    chunks = (
+        (new > 1) * (new / 64 * states + 6 * 4.0 * new * (2 * keys + 2 * values))
+        for _, new, _ in batch.segments
+    )
+    scores = (
+        _streamed(SCORES, each.sequences * (states + chunk), 1 if each.new_tokens == 1 else 6)
+        for each, chunk in zip(batch.segments, chunks, strict=True)
+    )
     kernels = (
         _norm(batch),
         _product("qkvz", tokens, hidden, 2 * keys + 2 * values, recipe),
         *_adapted(batch, hidden, 2 * keys + 2 * values, 1),
         _product("gates", tokens, hidden, 2 * delta.value_heads / tp, "bf16"),
         _streamed("convolution", 2 * _HALF * tokens * (2 * keys + values)),
-        *_delta_scores(batch, delta),
+        *scores,
         _streamed("gated norm", 3 * _HALF * tokens * values),
         _product("output", tokens, values, hidden, recipe),
         *_adapted(batch, values, hidden, 1),
@@ -503,34 +488,7 @@ def _delta(batch: InferencePass, delta: GatedDelta) -> LayerPart:
     return LayerPart("delta", kernels, after=_summed(batch))
 
 
-def _delta_scores(batch: InferencePass, delta: GatedDelta) -> tuple[Kernel, ...]:
-    tp = batch.parallelism.tp
-    keys, values = delta.key_heads * delta.key / tp, delta.value_heads * delta.value / tp
-    state = delta.value_heads / tp * delta.key * delta.value * _STATE_BYTES
-    return tuple(
-        _streamed(
-            SCORES,
-            segment.sequences
-            * (
-                2 * state
-                + (segment.new_tokens > 1)
-                * (
-                    segment.new_tokens / 64 * 2 * state
-                    + 6 * 4.0 * segment.new_tokens * (2 * keys + 2 * values)
-                )
-            ),
-            launches=1 if segment.new_tokens == 1 else 6,
-        )
-        for segment in batch.segments
-    )
-
-
 # --- networks
-
-
-def _network(batch: InferencePass) -> tuple[LayerPart, ...]:
-    kernels = (_norm(batch), *_dense(batch, float(batch.model.ffn or 0)))
-    return (LayerPart("network", kernels, after=_summed(batch)),)
 
 
 def _dense(batch: InferencePass, width: float) -> tuple[Kernel, ...]:
@@ -552,7 +510,8 @@ def _experts(batch: InferencePass, experts: Experts, layer: int) -> tuple[LayerP
     Every tensor rank has all tokens: it computes its experts, or its part of each, and one
     all-reduce sums them. Data- and context-parallel ranks gather each other's tokens before the
     experts and scatter the sums after them (vLLM's ``allgather_reducescatter``, TensorRT-LLM's
-    attention DP), decodes of context-parallel ranks once for each rank.
+    attention DP), decodes of context-parallel ranks once for each rank; unless there are more ranks
+    than experts per token: then each token is sent to those ranks alone.
     """
     p, hidden = batch.parallelism, batch.model.hidden
     tokens, chosen, load = batch.tokens * p.dp * p.cp, experts.top_k / p.ep, 1.0
@@ -567,8 +526,9 @@ def _experts(batch: InferencePass, experts: Experts, layer: int) -> tuple[LayerP
         else:
             held = read
     chosen *= load
-    if _is_wide(batch, experts):
-        # A rank receives and computes only the tokens of its experts.
+    # With more ranks than experts per token a rank receives and computes only those of its experts.
+    is_wide = p.dp * p.cp > 1 and p.ep > experts.top_k
+    if is_wide:
         tokens, chosen = tokens * chosen, 1.0
     grouped = ExpertGemms(
         tokens=tokens,
@@ -593,34 +553,18 @@ def _experts(batch: InferencePass, experts: Experts, layer: int) -> tuple[LayerP
     )
     if p.dp * p.cp == 1:
         return (LayerPart("experts", (*kernels, *routed), after=_summed(batch)),)
-    dispatch, combine = _dispatched(batch, experts, load)
+    if is_wide:
+        # Sent in 8 bits, and back in 16 (DeepEP's kernels, github deepseek-ai/DeepEP); the port of
+        # the busiest rank limits both.
+        visits = batch.tokens / p.tp * experts.top_k * hidden * load
+        dispatch, combine = (Exchange("all_to_all", "ep", size * visits) for size in (1.0, _HALF))
+    else:
+        size = batch.tokens * p.dp * p.cp * hidden * _HALF
+        dispatch, combine = (Exchange(k, "ep", size) for k in ("all_gather", "reduce_scatter"))
     return (
         LayerPart("shared", kernels, after=_summed(batch) if experts.shared else ()),
         LayerPart("experts", routed, before=(dispatch,), after=(combine,)),
     )
-
-
-def _is_wide(batch: InferencePass, experts: Experts) -> bool:
-    """Whether there are more ranks than experts per token.
-
-    If so, tokens are sent only to the ranks of their experts; else every rank gathers all of them.
-    """
-    return batch.parallelism.dp * batch.parallelism.cp > 1 and batch.parallelism.ep > experts.top_k
-
-
-def _dispatched(batch: InferencePass, experts: Experts, load: float) -> tuple[Exchange, Exchange]:
-    """Send tokens to the experts of data-parallel ranks, and bring the results back.
-
-    Ranks gather all tokens unless there are more ranks than experts per token: then each token is
-    sent to those ranks alone, in 8 bits, and comes back in 16 (DeepEP's kernels, github
-    deepseek-ai/DeepEP); the port of the busiest, which gets ``load`` times the mean, limits both.
-    """
-    p, hidden = batch.parallelism, batch.model.hidden
-    if not _is_wide(batch, experts):
-        size = batch.tokens * p.dp * p.cp * hidden * _HALF
-        return Exchange("all_gather", "ep", size), Exchange("reduce_scatter", "ep", size)
-    visits = batch.tokens / p.tp * experts.top_k * hidden * load
-    return Exchange("all_to_all", "ep", visits), Exchange("all_to_all", "ep", _HALF * visits)
 
 
 # --- kernels

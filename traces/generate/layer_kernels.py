@@ -6,10 +6,11 @@ may be one kernel or several.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from traces.generate.framework import NONE, framework
 from traces.generate.kernel_times import Attention, Gemm, Shape, Streaming
+from traces.generate.kernel_times.shapes import Direction
 from traces.generate.run import MicroBatch
 
 
@@ -75,9 +76,6 @@ def gemm(
     return Kernel(name, work, work, work, reads_input)
 
 
-Direction = Literal["forward", "backward"]
-
-
 def linear(
     batch: MicroBatch,
     name: str,
@@ -109,7 +107,8 @@ def linear(
     if _TARGETS.get(name) not in batch.lora_targets:
         return frozen
     m, k, n = shape
-    plain = replace(batch, recipe=batch.dtype, model=batch.model.without_biases)
+    unbiased = batch.model.model_copy(update={"biases": False})
+    plain = replace(batch, recipe=batch.dtype, model=unbiased)
     inner, outer = GemmShape(m, k, batch.lora_rank), GemmShape(m, batch.lora_rank, n)
     return (
         *frozen,
@@ -143,20 +142,13 @@ def _trained(
     if batch.framework == NONE:
         return (kernel,)
     m, k, n = shape
-    rows, dtype = m / weight_matrices, batch.recipe
-    shapes = [
-        Gemm(m=rows, n=n, k=k, dtype=dtype, batch=weight_matrices),
-        Gemm(m=rows, n=k, k=n, dtype=dtype, batch=weight_matrices),
-        Gemm(m=k, n=n, k=rows, dtype=dtype, batch=weight_matrices),
-    ]
-    works = [
-        work._replace(shape=shape)
-        for work, shape in zip(
-            (kernel.forward, kernel.input_gradient, kernel.weight_gradient), shapes, strict=True
-        )
-    ]
+    rows = m / weight_matrices
+    forward, input_gradient, weight_gradient = (
+        kernel.forward._replace(shape=Gemm(*sizes, dtype=batch.recipe, batch=weight_matrices))
+        for sizes in ((rows, n, k), (rows, k, n), (k, n, rows))
+    )
     multiplied = replace(
-        kernel, forward=works[0], input_gradient=works[1], weight_gradient=works[2]
+        kernel, forward=forward, input_gradient=input_gradient, weight_gradient=weight_gradient
     )
     return (
         *_casts(batch, shape),
@@ -206,25 +198,18 @@ def _gradient_sums(
 ) -> tuple[Kernel, ...]:
     """Return the kernels that sum gradients besides the product: of a bias, over micro-batches."""
     m, k, n = shape
-    added = []
+    added, by = [], framework(batch.framework)
     if batch.model.biases:
         added.append(streamed(m * n * batch.element_bytes))
-    if batch.phase == "training" and _accumulates(batch):
+    # FSDP sums shards, whose time is negligible; its copies are written with the blocks.
+    sums_shards = by.sharding and batch.parallelism.zero >= 2
+    if batch.phase == "training" and by.accumulates_apart and not sums_shards:
         # The product's output is read; the sum is read and written.
         width = batch.element_bytes + 2 * batch.gradient_bytes
         added.append(streamed(weight_matrices * k * n * width))
     return tuple(
         Kernel(_GRADIENT_SUM, NO_WORK, NO_WORK, work, reads_input=reads_input) for work in added
     )
-
-
-def _accumulates(batch: MicroBatch) -> bool:
-    """Whether a kernel adds a product's whole weight gradient to that of the step.
-
-    FSDP sums shards, whose time is negligible; its copies are written with the blocks.
-    """
-    by = framework(batch.framework)
-    return by.accumulates_apart and not (by.sharding and batch.parallelism.zero >= 2)
 
 
 _GRADIENT_SUM = "gradient sum"
@@ -303,7 +288,7 @@ def scores(
     first = batch.attention == "flash" and framework(batch.framework).flash == "flash1"
     shapes = [
         _attention_shape(batch, heads, kv_heads, (key + value) / 2, direction)
-        for direction in ("forward", "backward")
+        for direction in get_args(Direction)
     ]
     kernel = Kernel(
         "scores",
@@ -332,6 +317,12 @@ def _attention_shape(
     keys = batch.context / 2 + queries / 2 if causal else batch.context
     if batch.phase == "decode":
         queries, keys, causal = 1.0, batch.context, True
+    # FlexAttention is compiled to the equivalent of FlashAttention-2 (arXiv 2412.05496, 5).
+    kind: Literal["flash", "flash2", "unfused"] = "flash2"
+    if batch.attention == "unfused":
+        kind = "unfused"
+    elif batch.attention == "flash" and framework(batch.framework).flash == "flash":
+        kind = "flash"
     return Attention(
         batch=batch.sequences,
         heads=heads,
@@ -341,16 +332,5 @@ def _attention_shape(
         head_size=head,
         causal=causal,
         direction=direction,
-        kind=_kind(batch),
+        kind=kind,
     )
-
-
-def _kind(batch: MicroBatch) -> Literal["flash", "flash2", "unfused"]:
-    """Return the kind of attention kernels as in tables.
-
-    FlexAttention's are compiled to the equivalent of FlashAttention-2 (arXiv 2412.05496, 5).
-    """
-    if batch.attention == "unfused":
-        return "unfused"
-    newest = batch.attention == "flash" and framework(batch.framework).flash == "flash"
-    return "flash" if newest else "flash2"

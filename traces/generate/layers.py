@@ -284,7 +284,11 @@ def _attention(batch: MicroBatch) -> tuple[LayerPart, ...]:
     rank has early and late tokens, which balances causal scores.
     """
     before, after = _tensor_parallel(batch, batch.hidden_bytes)
-    kernels = _attention_kernels(batch)
+    match batch.model.attention:
+        case GroupedAttention() as grouped:
+            kernels = _grouped(batch, grouped)
+        case LatentAttention() as latent:
+            kernels = (_absorbed if batch.phase == "decode" else _latent)(batch, latent)
     projections = (_norm(batch), *kernels.projections)
     if batch.parallelism.cp == 1:
         together = (*projections, *kernels.scores)
@@ -302,14 +306,6 @@ class _AttentionKernels(NamedTuple):
     projections: tuple[Kernel, ...]
     scores: tuple[Kernel, ...]
     key_value_bytes: float
-
-
-def _attention_kernels(batch: MicroBatch) -> _AttentionKernels:
-    match batch.model.attention:
-        case GroupedAttention() as grouped:
-            return _grouped(batch, grouped)
-        case LatentAttention() as latent:
-            return _absorbed(batch, latent) if batch.phase == "decode" else _latent(batch, latent)
 
 
 def _grouped(batch: MicroBatch, attention: GroupedAttention) -> _AttentionKernels:
@@ -397,13 +393,20 @@ def _latent_queries(batch: MicroBatch, attention: LatentAttention) -> tuple[Kern
 def _network(batch: MicroBatch, layer: int) -> tuple[LayerPart, ...]:
     """Return the parts of a layer's feed-forward network."""
     experts = batch.model.experts_at(layer)
+    if experts is not None and batch.parallelism.ep > 1:
+        return _spread_experts(batch, experts, layer)
+    before, after = _tensor_parallel(batch, batch.hidden_bytes)
     if experts is None:
-        before, after = _tensor_parallel(batch, batch.hidden_bytes)
         kernels = (_norm(batch), *_dense(batch, batch.model.ffn or 0))
         return (_part("network", kernels, before=before, after=after),)
-    if batch.parallelism.ep == 1:
-        return (_local_experts(batch, experts),)
-    return _spread_experts(batch, experts, layer)
+    # Every rank holds all experts, or a shard of each: replicas exchange no tokens.
+    kernels = (
+        _norm(batch),
+        *_router(batch, experts),
+        *_shared_experts(batch, experts),
+        *_kernels_at_load(batch, experts, 1.0, _visited(experts, experts.count, batch.tokens)),
+    )
+    return (_part("experts", kernels, before=before, after=after),)
 
 
 def _dense(batch: MicroBatch, width: float) -> tuple[Kernel, ...]:
@@ -427,23 +430,6 @@ def _feed_forward(
         elementwise(batch, "activation", rows * width, counts),
         *linear(batch, "down", down, weight_matrices=networks),
     )
-
-
-def _local_experts(batch: MicroBatch, experts: Experts) -> LayerPart:
-    """Every rank holds all experts, or a shard of each: replicas exchange no tokens."""
-    before, after = _tensor_parallel(batch, batch.hidden_bytes)
-    kernels = (
-        _norm(batch),
-        *_router(batch, experts),
-        *_shared_experts(batch, experts),
-        *_feed_forward(
-            batch,
-            batch.tokens * experts.top_k,
-            experts.hidden / batch.parallelism.tp,
-            networks=_visited(experts, experts.count, batch.tokens),
-        ),
-    )
-    return _part("experts", kernels, before=before, after=after)
 
 
 def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[LayerPart, ...]:

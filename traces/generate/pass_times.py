@@ -100,19 +100,10 @@ class PassClock:
         return fsum(self._kernel(shape, has_cast_before=False) for shape in shapes)
 
     def _kernel(self, shape: Shape, *, has_cast_before: bool) -> float:
-        if (
-            isinstance(shape, Gemm)
-            and shape.dtype == "fp8"
-            and has_cast_before
-            and self.fuses_casts
-        ):
+        fuses = has_cast_before and self.fuses_casts
+        if fuses and isinstance(shape, Gemm) and shape.dtype == "fp8":
             return self.kernels.with_input_cast_before(shape)
         return self.kernels.fastest(shape, experts=self.spreads_experts).seconds
-
-    def look_up(self, parts: Iterable[LayerPart]) -> None:
-        """Look up the kernels of many parts at once: much faster than one by one."""
-        kernels = (kernel for part in parts for kernel in part.kernels)
-        self.kernels.times(kernel.forward.shape or Streaming(1.0) for kernel in kernels)
 
     def shared(self, block: ModelBlock) -> float:
         """Return the time of data-parallel ranks' joint work (s): experts and their exchanges."""
@@ -120,8 +111,7 @@ class PassClock:
         for part in block.parts:
             for kernel in part.kernels:
                 if isinstance(kernel.forward.shape, ExpertGemms):
-                    shape = kernel.forward.shape
-                    time += self.kernels.fastest(shape, experts=self.spreads_experts).seconds
+                    time += self._kernel(kernel.forward.shape, has_cast_before=False)
             time += fsum(
                 self.exchanged(each) for each in (*part.before, *part.after) if each.label == "ep"
             )
@@ -228,7 +218,10 @@ def _alone(
     clock: PassClock, batch: InferencePass, passes: Sequence[_Blocks], every: Floats
 ) -> Sequence[float]:
     """Return the times of passes without heads and attention's scores, which other tables have."""
-    clock.look_up(part for blocks in passes for block, _ in blocks for part in block.parts)
+    # All kernels are looked up at once: much faster than one by one.
+    parts = (part for blocks in passes for block, _ in blocks for part in block.parts)
+    kernels = (kernel for part in parts for kernel in part.kernels)
+    clock.kernels.times(kernel.forward.shape or Streaming(1.0) for kernel in kernels)
     return [
         fsum(n * clock.block(block, scores=False) for block, n in blocks)
         + clock.between_stages(batch, tokens)

@@ -149,17 +149,13 @@ def forward_working(batch: MicroBatch, layer: int) -> float:
     """Return the bytes of a layer's forward pass if nothing is kept, as in serving."""
     e, p, model = element_bytes(batch), batch.parallelism, batch.model
     attention = fsum(size for _, size in _attention_outputs(batch))
-    experts = model.experts_at(layer)
+    experts, matrices = model.experts_at(layer), 3 if model.gated else 2
     if experts is None:
-        network = batch.tokens * (_ups(batch) + 1) * (model.ffn or 0) / p.tp * e
+        network = batch.tokens * matrices * (model.ffn or 0) / p.tp * e
     else:
         rows = batch.tokens * experts.top_k
-        network = rows * ((_ups(batch) + 1) * experts.hidden / p.tp + 2 * model.hidden) * e
+        network = rows * (matrices * experts.hidden / p.tp + 2 * model.hidden) * e
     return 3 * batch.tokens * model.hidden * e + max(attention, network)
-
-
-def _ups(batch: MicroBatch) -> int:
-    return 2 if batch.model.gated else 1
 
 
 def _attention_outputs(batch: MicroBatch) -> list[tuple[str, float]]:
@@ -179,29 +175,6 @@ def _attention_outputs(batch: MicroBatch) -> list[tuple[str, float]]:
     return [(name, tokens * width * e) for name, width in widths.items()]
 
 
-def _expanded_keys(batch: MicroBatch) -> Iterator[SavedTensor]:
-    """Yield the copies of keys and values made for heads that share them.
-
-    torchtitan repeats both before attention (``repeat_kv``); FlashAttention need not.
-    """
-    attention = batch.model.attention
-    if is_pytorch(batch) and isinstance(attention, GroupedAttention):
-        heads_on_rank = attention.heads / batch.parallelism.tp
-        shared = max(attention.kv_heads / batch.parallelism.tp, 1.0)
-        size = 2 * batch.tokens * (heads_on_rank - shared) * attention.head * element_bytes(batch)
-        yield SavedTensor("repeated keys and values", size)
-
-
-def _latents(batch: MicroBatch) -> Iterator[SavedTensor]:
-    """Return MLA's compressed queries, keys and values, before and after their norms."""
-    attention = batch.model.attention
-    if isinstance(attention, LatentAttention):
-        width = attention.kv_rank + attention.rope + (attention.q_rank or 0)
-        size = batch.sharded_tokens * width * element_bytes(batch)
-        yield SavedTensor("latents", size, op=True)
-        yield SavedTensor("latents' norms", size)
-
-
 def _attention(batch: MicroBatch, run: Training) -> Iterator[SavedTensor]:
     e, h, tp = element_bytes(batch), batch.model.hidden, batch.parallelism.tp
     attention, residual = batch.model.attention, batch.sharded_tokens * h * e
@@ -210,10 +183,19 @@ def _attention(batch: MicroBatch, run: Training) -> Iterator[SavedTensor]:
     yield SavedTensor("layer's input", residual, op=True, full=True)
     yield SavedTensor("attention's input", residual)
     yield from _gathered_input(batch, "attention's input")
-    yield from _latents(batch)
+    if isinstance(attention, LatentAttention):
+        # MLA's compressed queries, keys and values, before and after their norms.
+        width = attention.kv_rank + attention.rope + (attention.q_rank or 0)
+        yield SavedTensor("latents", batch.sharded_tokens * width * e, op=True)
+        yield SavedTensor("latents' norms", batch.sharded_tokens * width * e)
     for number, (name, size) in enumerate(_attention_outputs(batch)):
         yield SavedTensor(name, size, op=number % 2 == 0)
-    yield from _expanded_keys(batch)
+    if is_pytorch(batch) and isinstance(attention, GroupedAttention):
+        # torchtitan copies keys and values for heads that share them (`repeat_kv`) before
+        # attention; FlashAttention need not.
+        copied = heads - max(attention.kv_heads / tp, 1.0)
+        repeated = 2 * batch.tokens * copied * attention.head * e
+        yield SavedTensor("repeated keys and values", repeated)
     if run.attention == "unfused":
         each = e + (_MASK + e if run.dropout else 0)  # softmax; mask and its result
         yield SavedTensor("scores", heads * batch.tokens * batch.context * each, selective=False)
@@ -267,11 +249,10 @@ def _feed_forward(batch: MicroBatch, rows: float, width: float, name: str) -> It
 def _routed(batch: MicroBatch, experts: Experts) -> Iterator[SavedTensor]:
     """Yield what routed experts save; tokens are spread evenly, as many received as sent."""
     p = batch.parallelism
-    shared = p.expert_tp if p.ep > 1 else p.tp
-    rows = batch.tokens * experts.top_k * shared / p.tp
+    rows = batch.tokens * experts.top_k * p.expert_tp / p.tp
     hidden = rows * batch.model.hidden * element_bytes(batch)
     yield SavedTensor("tokens of experts", hidden, op=True)
-    yield from _feed_forward(batch, rows, experts.hidden * p.tp / shared, "experts")
+    yield from _feed_forward(batch, rows, experts.hidden * p.tp / p.expert_tp, "experts")
     yield SavedTensor("experts' outputs", hidden)
 
 
@@ -286,8 +267,8 @@ def _casts(batch: MicroBatch, layer: int) -> float:
     if experts is None:
         rows, width = batch.tokens, (model.ffn or 0) / p.tp
     else:
-        shared = p.expert_tp if p.ep > 1 else p.tp
-        rows, width = batch.tokens * experts.top_k * shared / p.tp, experts.hidden / shared
+        rows = batch.tokens * experts.top_k * p.expert_tp / p.tp
+        width = experts.hidden / p.expert_tp
     return rows * (model.hidden + width) + model.hidden * width
 
 

@@ -41,7 +41,13 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise TraceError(f"{source}: a config.json is a table of fields, not {shown(data)}")
     kind = data.get("model_type") or data.get("_class_name")
-    left_out = _quantization(data, source)
+    left_out, quantization = [], data.get("quantization_config")
+    if quantization is not None:
+        if not isinstance(quantization, dict):
+            wrong = f"{shown(quantization)} is not a table of fields"
+            raise TraceError(f"{source}: quantization_config: {wrong}")
+        method = shown(quantization.get("quant_method") or "unnamed")
+        left_out.append(f"its quantization ({method}): weights have the requested type")
     if isinstance(data.get("text_config"), dict) and kind not in FAMILIES:
         left_out.append(f"all of {kind} but its language model")
         shared = {key: data[key] for key in ("_name_or_path", "tie_word_embeddings") if key in data}
@@ -70,17 +76,6 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     given = str(data.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     described = {name: value for name, value in fields.items() if value is not None}
     return {"name": given or name, "description": f"{kind}, {source}", **described}
-
-
-def _quantization(data: Mapping[str, Any], source: str) -> list[str]:
-    """Return a note that the types of weights in the config, if any, are ignored."""
-    table = data.get("quantization_config")
-    if table is None:
-        return []
-    if not isinstance(table, dict):
-        raise TraceError(f"{source}: quantization_config: {shown(table)} is not a table of fields")
-    method = shown(table.get("quant_method") or "unnamed")
-    return [f"its quantization ({method}): weights have the requested type"]
 
 
 def _check_all_is_taken(config: "_Config", fields: Fields) -> None:
@@ -193,10 +188,11 @@ def _head(config: _Config, hidden: int, heads: int) -> int:
     return config.count("head_dim", usual=hidden // heads)
 
 
-def _grouped(config: _Config, *, kv: str = "num_key_value_heads") -> Fields:
+def _grouped(config: _Config) -> Fields:
     hidden = config.count("hidden_size", "n_embd", "d_model")
     heads = config.count("num_attention_heads", "n_head", "num_heads")
-    return _heads(heads, config.count(kv, usual=heads), _head(config, hidden, heads))
+    kv_heads = config.count("num_key_value_heads", usual=heads)
+    return _heads(heads, kv_heads, _head(config, hidden, heads))
 
 
 def _heads(heads: int, kv_heads: int, head: int) -> Fields:

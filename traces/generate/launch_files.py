@@ -144,37 +144,30 @@ def _shape(model: Model, launcher: str) -> dict[str, Value]:
         "qk_layernorm": model.qk_norm,
         "add_qkv_bias": model.qkv_biases,
     }
-    return shape | _attention(model) | _experts(model)
-
-
-def _attention(model: Model) -> dict[str, Value]:
-    attention = model.attention
+    attention, experts = model.attention, model.experts
     if isinstance(attention, GroupedAttention):
-        return {"num_query_groups": attention.kv_heads, "kv_channels": attention.head}
-    ranks: dict[str, Value] = {
-        "kv_lora_rank": attention.kv_rank,
-        "qk_head_dim": attention.nope,
-        "qk_pos_emb_head_dim": attention.rope,
-        "v_head_dim": attention.value,
-    }
-    return ranks | ({} if attention.q_rank is None else {"q_lora_rank": attention.q_rank})
-
-
-def _experts(model: Model) -> dict[str, Value]:
-    experts = model.experts
-    if experts is None:
-        return {}
-    sparse = model.layers - experts.dense_layers
-    shape: dict[str, Value] = {
-        "num_moe_experts": experts.count,
-        "moe_router_topk": experts.top_k,
-        "moe_ffn_hidden_size": experts.hidden,
-        "moe_layer_freq": f"([0]*{experts.dense_layers}+[1]*{sparse})",
-        "moe_grouped_gemm": True,
-        "moe_token_dispatcher_type": "alltoall",
-    }
-    if experts.shared:
-        shape["moe_shared_expert_intermediate_size"] = experts.shared * experts.hidden
+        shape |= {"num_query_groups": attention.kv_heads, "kv_channels": attention.head}
+    else:
+        shape |= {
+            "kv_lora_rank": attention.kv_rank,
+            "qk_head_dim": attention.nope,
+            "qk_pos_emb_head_dim": attention.rope,
+            "v_head_dim": attention.value,
+        }
+        if attention.q_rank is not None:
+            shape["q_lora_rank"] = attention.q_rank
+    if experts is not None:
+        sparse = model.layers - experts.dense_layers
+        shape |= {
+            "num_moe_experts": experts.count,
+            "moe_router_topk": experts.top_k,
+            "moe_ffn_hidden_size": experts.hidden,
+            "moe_layer_freq": f"([0]*{experts.dense_layers}+[1]*{sparse})",
+            "moe_grouped_gemm": True,
+            "moe_token_dispatcher_type": "alltoall",
+        }
+        if experts.shared:
+            shape["moe_shared_expert_intermediate_size"] = experts.shared * experts.hidden
     return shape
 
 
@@ -497,7 +490,7 @@ _DEEPSPEED_OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "lion": "Lion", "muon
 _DEEPSPEED_PRECISIONS = {"bf16": "bf16", "fp16": "fp16"}
 
 
-def _check_deepspeed(job: Job) -> None:
+def _deepspeed(job: Job) -> str:
     run, p = job.training, job.plan.parallelism
     _of_choices(_DEEPSPEED_OPTIMIZERS, run.optimizer, "optimizer", "deepspeed")
     _of_choices(_DEEPSPEED_PRECISIONS, run.precision, "precision", "deepspeed")
@@ -513,11 +506,6 @@ def _check_deepspeed(job: Job) -> None:
     for reason, is_so in cannot.items():
         if is_so:
             _refuse("deepspeed", reason)
-
-
-def _deepspeed(job: Job) -> str:
-    _check_deepspeed(job)
-    run, p = job.training, job.plan.parallelism
     sharding: dict[str, object] = {
         "stage": p.zero,
         "overlap_comm": _overlaps(job)["overlap_grad_reduce"],
@@ -542,7 +530,6 @@ def _deepspeed(job: Job) -> str:
 
 
 def _slurm(job: Job) -> str:
-    exported = [f"export {name}={value}" for name, value in job.environment.items()]
     lines = [
         "#!/usr/bin/env bash",
         f"#SBATCH --job-name={job.plan.model.name}",
@@ -555,7 +542,7 @@ def _slurm(job: Job) -> str:
         "set -euo pipefail",
         'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "export MASTER_ADDR MASTER_PORT=29500 WORLD_SIZE=$SLURM_NTASKS",
-        *exported,
+        *(f"export {name}={value}" for name, value in job.environment.items()),
         "srun --distribution=block bash -c \\",
         '  \'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec "$@"\' bash "$@"',
     ]

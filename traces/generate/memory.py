@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from simulator.support.quantities import bytes_per_element
 from traces.generate.activations import (
-    BlockActivations,
     element_bytes,
     embedding_activations,
     forward_working,
@@ -188,48 +187,32 @@ def _training(
 ) -> StageMemory:
     """Return the memory of a stage in training."""
     blocks = [block for chunk in own_chunks for block in chunk]
-    states = _states(batch, run, blocks)
+    width, states, zero = _trained_bytes(batch), OPTIMIZERS[run.optimizer], batch.parallelism.zero
+    (whole, shard), (whole_trained, shard_trained) = (
+        _whole_and_shard(batch, part)
+        for part in ([block.held for block in blocks], [block.trained for block in blocks])
+    )
+    if zero == 3:  # the shard of a weight is its master copy, and gradients are as long
+        longest = max(width, _MASTER)
+        weights = (shard - shard_trained) * width + shard_trained * longest
+        gradients, optimiser = shard_trained * longest, shard_trained * states
+    else:
+        summed = shard_trained if zero == 2 else whole_trained
+        weights, gradients = whole * width, summed * bytes_per_element(run.gradient)
+        optimiser = shard_trained * (states + (_MASTER if width < _MASTER else 0))
     slots = _slots(batch, run, stage, own_chunks)
     peak = max((moment for slot in slots for moment in slot.moments), key=sum)
     return StageMemory(
         stage=stage,
-        weights=states.weights,
-        gradients=states.gradients,
-        optimiser=states.optimiser,
+        weights=weights,
+        gradients=gradients,
+        optimiser=optimiser,
         gathered=peak.gathered,
         # The head frees more than a layer needs where nothing is recomputed.
         activations=peak.activations + min(peak.working, 0.0),
         working=max(peak.working, 0.0),
         buffers=_buffers(batch),
         cached=_cached(batch, blocks),
-    )
-
-
-class _States(NamedTuple):
-    """Bytes on a rank of the states that persist between steps, and of its gradients."""
-
-    weights: float
-    gradients: float
-    optimiser: float
-
-
-def _states(batch: MicroBatch, run: Training, blocks: Sequence[_RankBlock]) -> _States:
-    width, states = _trained_bytes(batch), OPTIMIZERS[run.optimizer]
-    (whole, shard), (whole_trained, shard_trained) = (
-        _whole_and_shard(batch, part)
-        for part in ([block.held for block in blocks], [block.trained for block in blocks])
-    )
-    if batch.parallelism.zero == 3:
-        longest = max(width, _MASTER)
-        frozen = (shard - shard_trained) * width
-        return _States(
-            frozen + shard_trained * longest, shard_trained * longest, shard_trained * states
-        )
-    summed = shard_trained if batch.parallelism.zero >= 2 else whole_trained
-    return _States(
-        weights=whole * width,
-        gradients=summed * bytes_per_element(run.gradient),
-        optimiser=shard_trained * (states + (_MASTER if width < _MASTER else 0)),
     )
 
 
@@ -386,7 +369,14 @@ def _events(changes: Iterable[Mapping[str, float]]) -> Iterator[MemoryEvent]:
 
 
 def _chunk_bytes(batch: MicroBatch, run: Training, chunk: Sequence[_RankBlock]) -> _ChunkBytes:
-    blocks = [_activations(batch, run, numbered) for numbered in chunk]
+    blocks = [
+        layer_activations(batch, block.layer, run)
+        if block.layer is not None
+        else head_activations(batch, run)
+        if block.is_head
+        else embedding_activations(batch, run)
+        for block in chunk
+    ]
     trained = [numbered.trained.total for numbered in chunk]
     # Gradients to be added to those of other micro-batches are in the precision of the weights.
     is_whole = batch.parallelism.zero == 3 and batch.parallelism.pp > 1
@@ -450,30 +440,19 @@ def _gathered(
         return 2 * run.bucket, 2 * run.bucket
     if zero < 3 or batch.parallelism.pp > 1:
         return 0.0, 0.0
-    blocks = _Blocks.of(numbered)
+    layer, root = _layer_and_root(numbered)
     trained = max((each.trained.total for each in numbered if each.layer is not None), default=0.0)
-    head = 0.0 if batch.lora_rank else blocks.head
+    head = fsum(each.held.total for each in numbered if each.is_head and not batch.lora_rank)
     # The gradient of a layer in the weights' precision, and in that of the sum.
     gradients = trained * (width + bytes_per_element(run.gradient))
-    root = (blocks.root + head) * width
-    return (blocks.layer * _BLOCKS_GATHERED * width + gradients + root, blocks.layer * width + root)
+    always = (root + head) * width
+    return layer * _BLOCKS_GATHERED * width + gradients + always, layer * width + always
 
 
-class _Blocks(NamedTuple):
-    """Parameters on a rank: of the largest layer, of embedding and head together, of the head."""
-
-    layer: float
-    root: float
-    head: float
-
-    @classmethod
-    def of(cls, blocks: Sequence[_RankBlock]) -> "_Blocks":
-        """Return them from those of each block."""
-        return cls(
-            layer=max((each.held.total for each in blocks if each.layer is not None), default=0.0),
-            root=fsum(each.held.total for each in blocks if each.layer is None),
-            head=fsum(each.held.total for each in blocks if each.is_head),
-        )
+def _layer_and_root(blocks: Sequence[_RankBlock]) -> tuple[float, float]:
+    """Return the parameters on a rank of the largest layer, and of embedding and head together."""
+    layer = max((each.held.total for each in blocks if each.layer is not None), default=0.0)
+    return layer, fsum(each.held.total for each in blocks if each.layer is None)
 
 
 def _cached(batch: MicroBatch, numbered: Sequence[_RankBlock]) -> float:
@@ -488,16 +467,8 @@ def _cached(batch: MicroBatch, numbered: Sequence[_RankBlock]) -> float:
     pieces = max((forward_working(batch, layer) for layer in layers), default=0.0)
     if batch.parallelism.zero < 3:
         return pieces
-    blocks = _Blocks.of(numbered)
-    return pieces + (max(blocks.root, blocks.layer) + blocks.layer) * _trained_bytes(batch)
-
-
-def _activations(batch: MicroBatch, run: Training, block: _RankBlock) -> BlockActivations:
-    if block.layer is not None:
-        return layer_activations(batch, block.layer, run)
-    if block.is_head:
-        return head_activations(batch, run)
-    return embedding_activations(batch, run)
+    layer, root = _layer_and_root(numbered)
+    return pieces + (max(root, layer) + layer) * _trained_bytes(batch)
 
 
 def _serving(

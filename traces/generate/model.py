@@ -251,11 +251,6 @@ class Model(CardTable):
         return None if dense else self.experts
 
     @property
-    def without_biases(self) -> "Model":
-        """The model with linear layers without biases."""
-        return self.model_copy(update={"biases": False}) if self.biases else self
-
-    @property
     def makes_tokens(self) -> bool:
         """Whether it is a decoder only, which generates tokens one by one."""
         return self.encoder_layers == 0 and self.patch is None
@@ -462,7 +457,11 @@ def load_model(name_or_path: str | Path) -> Model:
         if name in names:
             return _shipped(name)
         if not (path.exists() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1):
-            raise _unknown(str(name_or_path))
+            hint = did_you_mean(str(name_or_path), names) or f"there are {', '.join(names)}; "
+            raise TraceError(
+                f"{name_or_path}: no such model; {hint}or give the path of a YAML file or a"
+                " config.json"
+            )
         path = path / "config.json" if path.is_dir() else path
         text = read_text(path, TraceError, "as a model card", most=_LONGEST)
     except (OSError, ValueError) as error:
@@ -478,13 +477,6 @@ def load_model(name_or_path: str | Path) -> Model:
 def _shipped(name: str) -> Model:
     text = (files("traces") / "models" / f"{name}.yaml").read_text("utf-8")
     return parse_model(text, source=name)
-
-
-def _unknown(name: str) -> TraceError:
-    hint = did_you_mean(name, model_names()) or f"there are {', '.join(model_names())}; "
-    return TraceError(
-        f"{name}: no such model; {hint}or give the path of a YAML file or a config.json"
-    )
 
 
 def parse_model(text: str, *, source: str) -> Model:

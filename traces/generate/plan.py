@@ -256,54 +256,42 @@ class GenerationPlan:
             for ranks in self.others
         ]
         lines += [f"left out: {self.model.left_out}"] if self.model.left_out else []
-        lines += [*self._program_notes(), *self._position_notes(), *self._window_notes()]
-        if self.replicas is not None and self.replicas < p.dp:
-            lines.append(f"{self.replicas} of {p.dp} replicas represent all")
-        if self.imbalance is not None:
-            lines.append(self._imbalance_note(self.imbalance))
-        return tuple(lines)
-
-    def _program_notes(self) -> list[str]:
-        """Describe what differs from the usual: launches of kernels, and trained parameters."""
-        lines, run = [], self.run
+        run = self.run
         if run.cuda_graphs is not None:
             how = "are captured as CUDA graphs" if run.cuda_graphs else "are launched one by one"
             lines.append(f"the kernels of a layer {how}")
         if isinstance(run, Training) and run.lora_rank:
             targets = ", ".join(run.lora_targets) or "nothing"
             lines.append(f"weights are frozen; LoRA of rank {run.lora_rank} beside {targets}")
-        return lines
+        lines += self._length_notes()
+        if self.replicas is not None and self.replicas < p.dp:
+            lines.append(f"{self.replicas} of {p.dp} replicas represent all")
+        if self.imbalance is not None:
+            lines.append(self._imbalance_note(self.imbalance))
+        return tuple(lines)
 
-    @property
-    def _context(self) -> int:
-        """Number of tokens that a token attends to."""
-        return self.run.sequence if isinstance(self.run, Training) else self.run.context
-
-    def _position_notes(self) -> list[str]:
-        """Note a sequence longer than the model's maximum, which frameworks would refuse."""
-        model, decodes = self.model, isinstance(self.run, Serving) and self.run.phase == "decode"
-        length = self._context + decodes
+    def _length_notes(self) -> list[str]:
+        """Note a sequence that frameworks would refuse, and layers that attend to a part of it."""
+        model, run, lines = self.model, self.run, []
+        context = run.sequence if isinstance(run, Training) else run.context
+        length = context + (isinstance(run, Serving) and run.phase == "decode")
+        most = ""
         if model.positions is not None and length > model.positions:
             most = f"has {model.positions} learned positions"
         elif model.longest is not None and length > model.longest:
             most = f"takes {model.longest} at most"
-        else:
-            return []
-        return [
-            f"a sequence of {length} tokens, but {model.name} {most}: {TOO_LONG} unless the"
-            " model's card has as many"
-        ]
-
-    def _window_notes(self) -> list[str]:
-        """Note the layers that attend to fewer tokens than are counted, if any."""
-        model, context = self.model, self._context
+        if most:
+            lines.append(
+                f"a sequence of {length} tokens, but {model.name} {most}: {TOO_LONG} unless the"
+                " model's card has as many"
+            )
         local = sum(model.seen(layer, context) < context for layer in range(model.layers))
-        if not local:
-            return []
-        return [
-            f"{local} of {model.layers} layers see {model.window} tokens of {context} only; their "
-            "attention is counted as if they saw all"
-        ]
+        if local:
+            lines.append(
+                f"{local} of {model.layers} layers see {model.window} tokens of {context} only;"
+                " their attention is counted as if they saw all"
+            )
+        return lines
 
     @property
     def _kernels_text(self) -> str:
@@ -362,7 +350,18 @@ def read_plan(path: Path) -> GenerationPlan:
     table = _table(path)
     allow_for_job()
     try:
-        plan = _PlanFile.model_validate(table, context={_FOLDER: path.parent}).plan
+        file = _PlanFile.model_validate(table, context={_FOLDER: path.parent})
+        plan = GenerationPlan(
+            model=file.model,
+            parallelism=file.parallelism,
+            run=file.run,
+            accelerator=file.accelerator.rates,
+            launch=file.launch,
+            replicas=file.replicas,
+            others=tuple(ranks.of_ranks for ranks in file.other_accelerators),
+            imbalance=file.imbalance,
+            memory=file.accelerator.device_memory,
+        )
         check_trains(plan.run)
     except (ValidationError, WorkloadError) as error:
         reason = faults(error, "plan") if isinstance(error, ValidationError) else error
@@ -383,7 +382,44 @@ def plan_text(plan: GenerationPlan) -> str:
 
     A model of the package is referred to by name, another is written out.
     """
-    return _PlanFile.of(plan).text()
+    run = "training" if isinstance(plan.run, Training) else "serving"
+    others = [
+        _OtherTable.model_construct(
+            ranks=f"{ranks.first}-{ranks.last}",
+            **_AcceleratorTable.fields_of(ranks.rates, ranks.memory),
+        )
+        for ranks in plan.others
+    ]
+    file = _PlanFile.model_construct(
+        model=plan.model,
+        parallelism=plan.parallelism,
+        accelerator=_AcceleratorTable.model_construct(
+            **_AcceleratorTable.fields_of(plan.accelerator, plan.memory)
+        ),
+        launch=plan.launch,
+        replicas=plan.replicas,
+        other_accelerators=tuple(others),
+        **cast("dict[str, Any]", {run: plan.run}),
+    )
+    table = file.model_dump(exclude_defaults=True, exclude_none=True)
+    name = plan.model.name
+    if name in model_names() and load_model(name) == plan.model:
+        table["model"] = name
+    else:  # a card's number has a source, even if it equals the default
+        table["model"] = plan.model.model_dump(exclude_unset=True)
+    for table_of_rates in (table["accelerator"], *table.get("other_accelerators", ())):
+        for name in _QUANTITIES.keys() & table_of_rates.keys():
+            table_of_rates[name] = f"{table_of_rates[name]!r} {_QUANTITIES[name]}"
+        if "peaks" in table_of_rates:
+            peaks = table_of_rates["peaks"].items()
+            table_of_rates["peaks"] = {name: f"{rate!r} FLOP/s" for name, rate in peaks}
+    if "other_accelerators" in table:
+        table["other_accelerators"] = list(table["other_accelerators"])
+    if plan.launch is not None:
+        table["launch"] = f"{plan.launch!r} s"
+    if plan.imbalance is not None:
+        table["imbalance"] = str(plan.imbalance)
+    return str(yaml.safe_dump(table, sort_keys=False))
 
 
 _LONGEST = 1 << 16
@@ -521,7 +557,7 @@ class _PlanFile(_PlanTable):
     def _one_run(self) -> "_PlanFile":
         if (self.training is None) == (self.serving is None):
             raise ValueError("give either training or serving")
-        run = cast("Training | Serving", self.training or self.serving)
+        run = self.run
         for at in (self.accelerator, *self.other_accelerators):
             check_generation(at.name, at.generation)
             if unknown := sorted(at.peaks.keys() - {*PEAK_TYPES}):
@@ -532,63 +568,7 @@ class _PlanFile(_PlanTable):
             check_rates(peaks, at.memory_bandwidth)
         return self
 
-    @classmethod
-    def of(cls, plan: GenerationPlan) -> "_PlanFile":
-        """Return the fields of a plan."""
-        run = "training" if isinstance(plan.run, Training) else "serving"
-        return cls.model_construct(
-            model=plan.model,
-            parallelism=plan.parallelism,
-            accelerator=_AcceleratorTable.model_construct(
-                **_AcceleratorTable.fields_of(plan.accelerator, plan.memory)
-            ),
-            launch=plan.launch,
-            replicas=plan.replicas,
-            other_accelerators=tuple(
-                _OtherTable.model_construct(
-                    ranks=f"{other_ranks.first}-{other_ranks.last}",
-                    **_AcceleratorTable.fields_of(other_ranks.rates, other_ranks.memory),
-                )
-                for other_ranks in plan.others
-            ),
-            imbalance=plan.imbalance,
-            **cast("dict[str, Any]", {run: plan.run}),
-        )
-
     @property
-    def plan(self) -> GenerationPlan:
-        """Return the plan of the fields."""
-        return GenerationPlan(
-            model=self.model,
-            parallelism=self.parallelism,
-            run=self.training if self.training is not None else cast("Serving", self.serving),
-            accelerator=self.accelerator.rates,
-            launch=self.launch,
-            replicas=self.replicas,
-            others=tuple(other_ranks.of_ranks for other_ranks in self.other_accelerators),
-            imbalance=self.imbalance,
-            memory=self.accelerator.device_memory,
-        )
-
-    def text(self) -> str:
-        """Return the fields as YAML, quantities with units."""
-        table = self.model_dump(exclude_defaults=True, exclude_none=True, exclude={"imbalance"})
-        name = self.model.name
-        if name in model_names() and load_model(name) == self.model:
-            table["model"] = name
-        else:  # a card's number has a source, even if it equals the default
-            table["model"] = self.model.model_dump(exclude_unset=True)
-        for table_of_rates in (table["accelerator"], *table.get("other_accelerators", ())):
-            for name in _QUANTITIES.keys() & table_of_rates.keys():
-                table_of_rates[name] = f"{table_of_rates[name]!r} {_QUANTITIES[name]}"
-            if "peaks" in table_of_rates:
-                table_of_rates["peaks"] = {
-                    name: f"{rate!r} FLOP/s" for name, rate in table_of_rates["peaks"].items()
-                }
-        if "other_accelerators" in table:
-            table["other_accelerators"] = list(table["other_accelerators"])
-        if self.launch is not None:
-            table["launch"] = f"{self.launch!r} s"
-        if self.imbalance is not None:
-            table["imbalance"] = str(self.imbalance)
-        return str(yaml.safe_dump(table, sort_keys=False))
+    def run(self) -> Training | Serving:
+        """The run, which is one of the two."""
+        return cast("Training | Serving", self.training or self.serving)

@@ -299,17 +299,15 @@ class RankProgram:
         """Return the last op of a lane; nothing if the lane is empty."""
         return [self._last[lane]] if lane in self._last else []
 
-    def compute(
-        self, name: str, works: Iterable[Work], by_ep: Iterable[Iterable[Work]] = ()
-    ) -> int:
-        """Add kernels as one op, which waits for all pending waits.
+    def compute(self, name: str, works: Iterable[Work]) -> int:
+        """Add kernels as one op, which waits for all pending waits."""
+        return self.add(name, self.timed(works))
+
+    def timed(self, works: Iterable[Work], by_ep: Iterable[Iterable[Work]] = ()) -> TimedKernels:
+        """Time kernels that form one op, which may be added many times.
 
         ``by_ep`` are those of each expert-parallel rank, where they differ.
         """
-        return self.add(name, self.timed(works, by_ep))
-
-    def timed(self, works: Iterable[Work], by_ep: Iterable[Iterable[Work]] = ()) -> TimedKernels:
-        """Time kernels that form one op, which may be added many times."""
         kernels = list(works)
         totals = [self.clock.total(own) for own in by_ep]
         spent: dict[str, float] = {}

@@ -305,10 +305,12 @@ class _StageWriter:
         computes them while the input's gradient is reduced. With sequence parallelism it gathers
         the input of such a matrix once more, overlapped with the input's gradient: left out.
         """
+        p = self.batch.parallelism
+        degree = {"tp": p.tp, "cp": p.cp, "ep": p.ep}
         overlaps = (
             kind is SlotKind.BACKWARD
             and self.program.clock.framework.overlaps_input_gradients
-            and self._is_exchanged(part)
+            and any(degree[exchange.label] > 1 for exchange in part.back_after)
         )
 
         def gradients(kernels: Sequence[Kernel]) -> list[Work]:
@@ -345,12 +347,6 @@ class _StageWriter:
             by_ep = [works(kernels) for kernels in part.by_ep]
             self.timed[key] = self.program.timed(works(part.kernels), by_ep)
         self.program.add(intern(f"{part.name} {purpose}"), self.timed[key])
-
-    def _is_exchanged(self, part: LayerPart) -> bool:
-        """Whether several ranks exchange the gradient of the part's input."""
-        p = self.batch.parallelism
-        degree = {"tp": p.tp, "cp": p.cp, "ep": p.ep}
-        return any(degree[exchange.label] > 1 for exchange in part.back_after)
 
     def _recompute(self, block: ModelBlock) -> None:
         """Repeat a layer's forward pass, exchanges included, once its gradient has arrived."""
@@ -452,7 +448,13 @@ class _DataParallelWriter:
         program, p = self.program, self.batch.parallelism
         tied = self.batch.model.tied_embeddings and not self.batch.lora_rank
         if tied and p.pp > 1 and program.stage in (0, p.pp - 1):
-            self._sum_embeddings()
+            # First and last stage hold a copy each of a tied matrix, and sum its gradients.
+            key = program.channels.between("embd", 0, p.pp - 1)
+            channel, model = program.channels.by_key[key], self.batch.model
+            if not channel.calls:
+                size = model.vocabulary * model.hidden / p.tp * self._gradient_bytes
+                channel.add(ChannelCall("all_reduce", size, self.training.gradient))
+            program.join(What.COLLECTIVE, "embd", NumberedCall(key, 0), program.last(COMPUTE))
         lanes = ("dp", "edp", "fsdp", "fsdp reduce", "edp reduce", "hsdp", "embd")
         program.waits = [op for lane in lanes for op in program.last(lane)]
         if program.clock.framework.name != NONE:
@@ -513,16 +515,6 @@ class _DataParallelWriter:
             exchanges.append(Exchange(kind, "edp", parameters.experts * element_bytes))
         return exchanges
 
-    def _sum_embeddings(self) -> None:
-        """Sum the gradients of a tied matrix, of which first and last stage hold a copy each."""
-        program, p, model = self.program, self.batch.parallelism, self.batch.model
-        key = program.channels.between("embd", 0, p.pp - 1)
-        channel = program.channels.by_key[key]
-        size = model.vocabulary * model.hidden / p.tp * self._gradient_bytes
-        if not channel.calls:
-            channel.add(ChannelCall("all_reduce", size, self.training.gradient))
-        program.join(What.COLLECTIVE, "embd", NumberedCall(key, 0), program.last(COMPUTE))
-
     def _gradient_norm(self) -> None:
         """Read the gradients for their norm, sum it over ranks, and let the host wait for it.
 
@@ -540,8 +532,8 @@ class _DataParallelWriter:
         """Number of parameters that this rank's optimiser updates."""
         p = self.batch.parallelism
         parameters = [parameters_on_rank(block.trained, self.batch) for block in self.blocks]
-        shards = p.optimiser_shards
-        experts = fsum(part.experts for part in parameters) / (p.expert_replicas if p.zero else 1)
+        shards, replicas = (p.shard_ranks, p.expert_replicas) if p.zero else (1, 1)
+        experts = fsum(part.experts for part in parameters) / replicas
         return fsum(part.sharded + part.replicated for part in parameters) / shards + experts
 
 

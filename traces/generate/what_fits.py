@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import islice, product
+from math import prod
 from typing import Any
 
 from simulator.support.errors import WorkloadError
@@ -122,16 +123,13 @@ def _overfull(plan: GenerationPlan) -> tuple[StageMemory, DeviceMemory] | None:
         memory = _least_memory(plan, stage.stage)
         if memory is None or stage.total <= memory.size:
             continue
-        if memory.rematerialises and _rematerialised(plan, stage.stage) <= memory.size:
-            continue
+        if memory.rematerialises:
+            recomputed = _changed(plan, {"recompute": "full"}) or plan
+            if memory_of(recomputed)[stage.stage].total <= memory.size:
+                continue
         if worst is None or stage.total > worst[0].total:
             worst = stage, memory
     return worst
-
-
-def _rematerialised(plan: GenerationPlan, stage: int) -> float:
-    changed = _changed(plan, {"recompute": "full"})
-    return (memory_of(plan) if changed is None else memory_of(changed))[stage].total
 
 
 def _least_memory(plan: GenerationPlan, stage: int) -> DeviceMemory | None:
@@ -172,27 +170,18 @@ def _fitting(plan: GenerationPlan, changes: _Changes) -> Iterator[FittingPlan]:
 
 def _changed(plan: GenerationPlan, change: Mapping[str, Any]) -> GenerationPlan | None:
     """Change fields of a plan's parallelism and run by name; None if they do not fit each other."""
-    degrees = {field.name for field in fields(Parallelism)}
+    p, degrees = plan.parallelism, {field.name for field in fields(Parallelism)}
+    ranks = prod(int(change.get(name, getattr(p, name))) for name in ("tp", "cp", "dp", "pp"))
     try:
         return replace(
             plan,
-            parallelism=replace(
-                plan.parallelism, **{k: v for k, v in change.items() if k in degrees}
-            ),
+            parallelism=replace(p, **{k: v for k, v in change.items() if k in degrees}),
             run=replace(plan.run, **{k: v for k, v in change.items() if k not in degrees}),
             replicas=None,
-            others=() if _ranks(plan, change) != plan.parallelism.ranks else plan.others,
+            others=plan.others if ranks == p.ranks else (),
         )
     except (WorkloadError, TypeError):
         return None
-
-
-def _ranks(plan: GenerationPlan, change: Mapping[str, Any]) -> int:
-    p = plan.parallelism
-    ranks = 1
-    for name in ("tp", "cp", "dp", "pp"):
-        ranks *= int(change.get(name, getattr(p, name)))
-    return ranks
 
 
 def _single(plan: GenerationPlan) -> _Changes:
@@ -263,18 +252,10 @@ def _on_more_ranks(plan: GenerationPlan) -> _Changes:
     for tp, pp, ep in smallest[:_TRIED]:
         dp = max(p.dp, ep)
         if tp * pp * dp > p.tp * p.pp * p.dp:
-            shape = _shape(p, tp, pp, dp)
-            yield shape | ({"ep": ep} if ep != p.ep else {}) | _shared(plan, dp)
-
-
-def _shared(plan: GenerationPlan, dp: int) -> dict[str, Any]:
-    """Return the changes for more replicas: a batch for all, and sharded states."""
-    run, p = plan.run, plan.parallelism
-    if isinstance(run, Serving):
-        return {}
-    shared: dict[str, Any] = _least_run(plan)
-    if dp > p.dp:
-        shared["global_batch"] = run.global_batch * dp // p.dp
-    if dp > 1 and not p.zero:
-        shared["zero"] = 1
-    return shared
+            change = _shape(p, tp, pp, dp) | ({"ep": ep} if ep != p.ep else {}) | _least_run(plan)
+            if not isinstance(plan.run, Serving):  # a batch for all replicas, and sharded states
+                if dp > p.dp:
+                    change["global_batch"] = plan.run.global_batch * dp // p.dp
+                if dp > 1 and not p.zero:
+                    change["zero"] = 1
+            yield change

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from simulator.analysis.metrics import mfu
 from simulator.analysis.phases import WHOLE, Phase
 from simulator.calls import KINDS, Calls, Group
-from simulator.support.arrays import Floats, Ints, Longs
+from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.limits import FORESEEN
 from simulator.workload import Copies, Edges, What, Workload
 from traces.core.loaded import ALL, GENERATED, MEDIAN, Coverage, Loaded
 from traces.generate.layers import chunks
-from traces.generate.parallelism import Parallelism, coordinates, ep_of, stage_ranks
+from traces.generate.parallelism import Parallelism, ep_of, stage_ranks
 from traces.generate.plan import GenerationPlan, read_plan
 from traces.generate.program import Channel, ChannelKey, RankProgram, channel_groups
 from traces.generate.run import Training, micro_batch, micro_batches, new_tokens
@@ -325,7 +325,15 @@ def expand(
         stage = _RankColumns(*(c[begin:end].reshape(written_ranks, -1) for c in every_column))
         stage.lane[:] = [lanes[op.lane] for op in program.ops]
         stage.name[:] = [names[op.name] for op in program.ops]
-        _fill(stage, program, of_stage, p)
+        stage.what[:] = [op.what for op in program.ops]
+        stage.rank[:] = of_stage[:, None]
+        stage.duration[:] = [op.duration for op in program.ops]
+        stage.flops[:] = [op.work.flops for op in program.ops]
+        stage.traffic[:] = [op.work.traffic for op in program.ops]
+        # Every rank has the program's work, except ops whose work depends on its experts.
+        for number, by_ep in program.by_ep.items():
+            work = by_ep[ep_of(p, of_stage)].T
+            stage.duration[:, number], stage.flops[:, number], stage.traffic[:, number] = work
         _fill_calls(stage.call, program, of_stage, channels, first_call)
     calls, groups = _calls(list(channels.values()), p)
     unmeasured = np.full(ops, np.nan)
@@ -346,19 +354,6 @@ def expand(
 
 def _table(texts: Iterable[str]) -> dict[str, int]:
     return {text: index for index, text in enumerate(dict.fromkeys(texts))}
-
-
-def _fill(stage: _RankColumns, program: RankProgram, ranks: Longs, p: Parallelism) -> None:
-    """Fill in what the ranks of a stage do, and how much of it."""
-    stage.what[:] = [op.what for op in program.ops]
-    stage.rank[:] = ranks[:, None]
-    stage.duration[:] = [op.duration for op in program.ops]
-    stage.flops[:] = [op.work.flops for op in program.ops]
-    stage.traffic[:] = [op.work.traffic for op in program.ops]
-    # Every rank has the program's work, except ops whose work depends on its place among experts.
-    for op, by_ep in program.by_ep.items():
-        work = by_ep[ep_of(p, ranks)].T
-        stage.duration[:, op], stage.flops[:, op], stage.traffic[:, op] = work
 
 
 def _fill_calls(
@@ -472,7 +467,7 @@ def copies(
     stand_in = stand_in.ravel()
     # The label of a group, and the stages of its first and last rank
     keys = [
-        ChannelKey(group.label, *(coordinates(p, group.ranks[end]).pp for end in (0, -1)))
+        ChannelKey(group.label, *(group.ranks[end] // p.ranks_per_stage for end in (0, -1)))
         for group in workload.groups
     ]
     groups = {key: channel_groups(p, key) for key in dict.fromkeys(keys)}

@@ -11,7 +11,7 @@ A schedule is the order in which a stage works: slots of micro-batches, as publi
 a stage is the ``c``-th of its chunks of layers; without interleaving there is one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Integral
@@ -23,16 +23,6 @@ from numpy.typing import NDArray
 from simulator.support.errors import WorkloadError, check_types
 
 Ranks = NDArray[np.int64]
-
-
-class Coordinates(NamedTuple):
-    """A rank's position in every dimension of parallelism; ``ep`` is derived from the others."""
-
-    tp: int
-    cp: int
-    dp: int
-    pp: int
-    ep: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,41 +81,31 @@ class Parallelism:
     def __post_init__(self) -> None:
         check_counts(self, *_DEGREES, *["etp"] * (self.etp is not None), "dp_replicate")
         check_types(self)
-        if self.zero not in (0, 1, 2, 3):
-            raise WorkloadError(f"zero {self.zero} is not a stage of ZeRO: 0, 1, 2 or 3")
-        self._check_experts()
-        self._check_replicas()
-        if self.virtual > 1 and self.pp == 1:
-            raise WorkloadError(f"virtual {self.virtual} needs pp of at least 2")
+        refuse(self._misfits())
 
-    def _check_experts(self) -> None:
-        if self.etp is not None and self.tp % self.etp:
-            raise WorkloadError(f"etp {self.etp}: it must divide the {self.tp} tensor ranks")
-        if self.etp not in (None, self.tp) and self.ep == 1:
-            raise WorkloadError(f"etp {self.etp} needs ep of 2 or more")
-        if self.ranks_per_stage % (self.ep * self.expert_tp):
-            if self.etp is not None and self.etp > 1:
-                raise WorkloadError(
-                    f"ep {self.ep} x etp {self.etp} does not divide dp x cp x tp = "
-                    f"{self.ranks_per_stage}"
-                )
-            raise WorkloadError(
+    def _misfits(self) -> Iterator[tuple[object, str]]:
+        etp, ranks, copies = self.etp, self.ranks_per_stage, self.dp_replicate
+        yield self.zero not in range(4), f"zero {self.zero} is not a stage of ZeRO: 0, 1, 2 or 3"
+        yield etp and self.tp % etp, f"etp {etp}: it must divide the {self.tp} tensor ranks"
+        yield etp not in (None, self.tp) and self.ep == 1, f"etp {etp} needs ep of 2 or more"
+        if ranks % (self.ep * self.expert_tp):
+            yield (
+                (etp or 1) > 1,
+                f"ep {self.ep} x etp {etp} does not divide dp x cp x tp = {ranks}",
+            )
+            yield (
+                True,
                 f"ep {self.ep} does not divide dp {self.dp}, nor dp x cp x tp = "
-                f"{self.dp} x {self.cp} x {self.tp} = {self.ranks_per_stage} ranks of a stage"
+                f"{self.dp} x {self.cp} x {self.tp} = {ranks} ranks of a stage",
             )
-
-    def _check_replicas(self) -> None:
-        if self.dp_replicate == 1:
-            return
-        if self.dp % self.dp_replicate:
-            raise WorkloadError(f"dp_replicate {self.dp_replicate} does not divide dp {self.dp}")
-        if not self.zero:
-            raise WorkloadError(
-                f"dp_replicate {self.dp_replicate} needs zero of 1 to 3: without it nothing is "
-                "sharded"
+        if copies > 1:
+            yield self.dp % copies, f"dp_replicate {copies} does not divide dp {self.dp}"
+            yield (
+                not self.zero,
+                f"dp_replicate {copies} needs zero of 1 to 3: without it nothing is sharded",
             )
-        if self.ep > 1:
-            raise WorkloadError("dp_replicate with ep: experts are sharded over all their replicas")
+            yield self.ep > 1, "dp_replicate with ep: experts are sharded over all their replicas"
+        yield self.virtual > 1 and self.pp == 1, f"virtual {self.virtual} needs pp of at least 2"
 
     @property
     def expert_tp(self) -> int:
@@ -160,11 +140,6 @@ class Parallelism:
         return self.pp * self.virtual
 
     @property
-    def optimiser_shards(self) -> int:
-        """Number of ranks that share one copy of the optimiser's states: all if ``zero``."""
-        return self.shard_ranks if self.zero else 1
-
-    @property
     def shard_ranks(self) -> int:
         """Number of ranks over which ZeRO shards."""
         return self.dp * self.cp // self.dp_replicate
@@ -182,22 +157,6 @@ class Parallelism:
         named += [f"etp{self.expert_tp}"] if self.ep > 1 and self.expert_tp != self.tp else []
         named += [f"hsdp{self.dp_replicate}"] if self.dp_replicate > 1 else []
         return "-".join(named) or "one rank"
-
-
-def coordinates(parallelism: Parallelism, rank: int) -> Coordinates:
-    """Return the coordinates of a rank.
-
-    Examples
-    --------
-    >>> coordinates(Parallelism(tp=8, dp=2, pp=4), 17)
-    Coordinates(tp=1, cp=0, dp=0, pp=1, ep=0)
-    """
-    if not 0 <= rank < parallelism.ranks:
-        raise WorkloadError(f"rank {rank} does not exist: there are {parallelism.ranks} ranks")
-    shape = parallelism.pp, parallelism.dp, parallelism.cp, parallelism.tp
-    pp, dp, cp, tp = (int(index) for index in np.unravel_index(rank, shape))
-    ep = int(ep_of(parallelism, np.array([rank]))[0])
-    return Coordinates(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep)
 
 
 def ep_of(parallelism: Parallelism, ranks: Ranks) -> Ranks:
@@ -261,6 +220,13 @@ def check_counts(part: object, *names: str, most: int | None = None) -> None:
             raise WorkloadError(f"{name} {value!r} is not a whole number")
         if not 1 <= int(value) <= (most or int(value)):
             raise WorkloadError(f"{name} {value} must be {limits}")
+
+
+def refuse(misfits: Iterable[tuple[object, str]]) -> None:
+    """Raise a ``WorkloadError`` with the first reason whose condition holds."""
+    for is_misfit, reason in misfits:
+        if is_misfit:
+            raise WorkloadError(reason)
 
 
 _DEGREES = ("tp", "cp", "ep", "dp", "pp", "virtual")

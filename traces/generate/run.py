@@ -10,7 +10,7 @@ from simulator.support.errors import WorkloadError, check_types
 from simulator.support.quantities import bytes_per_element
 from traces.generate.framework import NONE, framework
 from traces.generate.model import Model
-from traces.generate.parallelism import SCHEDULES, Parallelism, check_counts
+from traces.generate.parallelism import SCHEDULES, Parallelism, check_counts, refuse
 
 Scores = Literal["full", "causal"]
 Recompute = Literal["none", "selective", "op", "full"]
@@ -383,67 +383,63 @@ def micro_batch(
 
 def check_fit(model: Model, parallelism: Parallelism, run: Training | Serving) -> None:
     """Refuse a model, a parallelism and a run that do not fit each other."""
-    for reason in _misfits(model, parallelism, run):
-        raise WorkloadError(reason)
+    refuse(_misfits(model, parallelism, run))
 
 
-def _misfits(model: Model, parallelism: Parallelism, run: Training | Serving) -> Iterator[str]:
-    yield from _model_misfits(model, parallelism, run)
-    passes = parallelism.ranks_per_stage * model.layers * micro_batches(parallelism, run)
-    if passes > _MOST_PASSES:
-        yield (
-            f"{passes} passes of a micro-batch through a layer on a rank; the limit is "
-            f"{_MOST_PASSES}: use fewer replicas or micro-batches"
-        )
-    written = model.layers * micro_batches(parallelism, run)
-    if written > _MOST_WRITTEN:
-        yield (
-            f"{model.layers} layers of {micro_batches(parallelism, run)} micro-batches are more "
-            f"than {_MOST_WRITTEN}: use a smaller global batch or larger micro-batches"
-        )
-    if isinstance(run, Training):
-        p, interleaved = parallelism, run.schedule == "interleaved"
-        if interleaved != (p.virtual > 1):
-            yield f"schedule {run.schedule} cannot be combined with virtual {p.virtual}"
-        if interleaved and run.micro_batches(p) % p.pp:
-            yield f"interleaved: pp {p.pp} does not divide {run.micro_batches(p)} micro-batches"
-        return
-    if parallelism.zero:
-        yield f"zero {parallelism.zero} is for training"
-    if parallelism.virtual > 1:
-        yield f"virtual {parallelism.virtual} is for training"
-
-
-def _model_misfits(
+def _misfits(
     model: Model, parallelism: Parallelism, run: Training | Serving
-) -> Iterator[str]:
-    p, heads = parallelism, model.attention.heads
-    if heads % p.tp:
-        yield f"tp {p.tp} does not divide {heads} heads"
+) -> Iterator[tuple[object, str]]:
+    p, heads, experts = parallelism, model.attention.heads, model.experts
     length, shards = micro_batch(model, p, run).new_tokens, p.cp * p.sequence_shards
-    if length % shards:
-        yield f"{length} new tokens cannot be cut into {shards} (cp, sequence_parallel)"
-    if p.chunks > model.layers + 2:
-        yield f"{model.layers} layers, embedding and head are fewer than {p.chunks} chunks"
-    if p.ep > 1 and p.tp > 1 and not p.sequence_parallel:
-        yield "ep with tp needs sequence_parallel: without it each token would be sent tp times"
-    if p.ep > 1 and model.experts is None:
-        yield f"ep {p.ep}: {model.name} has no experts"
-    if model.experts is not None and model.experts.count % p.ep:
-        yield f"ep {p.ep} does not divide the number of experts"
-    yield from _encoder_misfits(model, p, run)
-
-
-def _encoder_misfits(
-    model: Model, parallelism: Parallelism, run: Training | Serving
-) -> Iterator[str]:
-    if isinstance(run, Serving) and run.phase == "decode" and not model.makes_tokens:
-        yield f"decode: {model.name} does not generate token by token; use phase prefill"
-    if 0 < model.encoder_layers < model.layers and parallelism.pp > 1:
+    yield heads % p.tp, f"tp {p.tp} does not divide {heads} heads"
+    yield (
+        length % shards,
+        f"{length} new tokens cannot be cut into {shards} (cp, sequence_parallel)",
+    )
+    yield (
+        p.chunks > model.layers + 2,
+        f"{model.layers} layers, embedding and head are fewer than {p.chunks} chunks",
+    )
+    yield (
+        p.ep > 1 and p.tp > 1 and not p.sequence_parallel,
+        "ep with tp needs sequence_parallel: without it each token would be sent tp times",
+    )
+    yield p.ep > 1 and experts is None, f"ep {p.ep}: {model.name} has no experts"
+    yield experts and experts.count % p.ep, f"ep {p.ep} does not divide the number of experts"
+    yield (
+        isinstance(run, Serving) and run.phase == "decode" and not model.makes_tokens,
+        f"decode: {model.name} does not generate token by token; use phase prefill",
+    )
+    yield (
+        0 < model.encoder_layers < model.layers and p.pp > 1,
+        f"pp {p.pp}: {model.name} has an encoder whose output every decoder layer reads: only one"
+        " pipeline stage is modelled",
+    )
+    count = micro_batches(p, run)
+    passes = p.ranks_per_stage * model.layers * count
+    yield (
+        passes > _MOST_PASSES,
+        f"{passes} passes of a micro-batch through a layer on a rank; the limit is "
+        f"{_MOST_PASSES}: use fewer replicas or micro-batches",
+    )
+    yield (
+        model.layers * count > _MOST_WRITTEN,
+        f"{model.layers} layers of {count} micro-batches are more than {_MOST_WRITTEN}: use a"
+        " smaller global batch or larger micro-batches",
+    )
+    if isinstance(run, Training):
+        interleaved = run.schedule == "interleaved"
         yield (
-            f"pp {parallelism.pp}: {model.name} has an encoder whose output every decoder layer "
-            "reads: only one pipeline stage is modelled"
+            interleaved != (p.virtual > 1),
+            f"schedule {run.schedule} cannot be combined with virtual {p.virtual}",
         )
+        yield (
+            interleaved and count % p.pp,
+            f"interleaved: pp {p.pp} does not divide {count} micro-batches",
+        )
+    else:
+        yield p.zero, f"zero {p.zero} is for training"
+        yield p.virtual > 1, f"virtual {p.virtual} is for training"
 
 
 def check_trains(run: Training | Serving) -> None:

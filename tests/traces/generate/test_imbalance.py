@@ -14,7 +14,7 @@ from topologies import load_cluster
 from traces.generate.generate import generate
 from traces.generate.kernel_times import KernelRates
 from traces.generate.model import load_model
-from traces.generate.parallelism import Parallelism, coordinates
+from traces.generate.parallelism import Parallelism, ep_of
 from traces.generate.plan import GenerationPlan, files_named, plan_text, read_plan
 from traces.generate.run import Serving, Training
 
@@ -82,7 +82,7 @@ def test_a_rank_computes_for_the_tokens_that_come_to_it():
     even, known = generate(plan())
     experts = [index for index, name in enumerate(workload.names) if name.startswith("experts ")]
     ops = np.isin(workload.name, experts) & (workload.what == What.COMPUTE)
-    ep = np.array([coordinates(plan().parallelism, rank).ep for rank in workload.rank.tolist()])
+    ep = ep_of(plan().parallelism, workload.rank)
     busiest = workload.flops[ops & (ep == 0)].sum()
     assert busiest == pytest.approx(2.5 * even.flops[ops & (ep == 0)].sum())
     assert workload.flops[ops].sum() == pytest.approx(even.flops[ops].sum())

@@ -325,7 +325,11 @@ def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any])
     places = {key: position for position, key in enumerate(signature.parameters)}
     for key, value in arguments.items():
         usual = signature.parameters[key].default
-        if key not in _NOT_IN_CALLS and not callable(value) and not _is_default(value, usual):
+        if isinstance(value, list | tuple) and isinstance(usual, list | tuple):
+            is_usual = list(value) == list(usual)
+        else:
+            is_usual = type(value) is type(usual) and value == usual
+        if key not in _NOT_IN_CALLS and not callable(value) and not is_usual:
             # An argument after one that is left out must be named.
             in_place = key in _TRACES + _FILES and places[key] == len(words)
             words.append(_in_one_line(value) if in_place else f"{key}={_in_one_line(value)}")
@@ -349,13 +353,6 @@ def typed(name: str, function: Callable[..., object]) -> Callable[..., object]:
         return function(*args, **kwargs)
 
     return checked
-
-
-def _is_default(value: object, default: object) -> bool:
-    """Whether a value is the default."""
-    if isinstance(value, list | tuple) and isinstance(default, list | tuple):
-        return list(value) == list(default)
-    return type(value) is type(default) and value == default
 
 
 def _in_one_line(value: object) -> str:
@@ -398,13 +395,10 @@ def _inputs(arguments: Mapping[str, Any]) -> Inputs:
 def _paths(arguments: Mapping[str, Any], names: Iterable[str]) -> list[Path]:
     given = (arguments.get(name) for name in names)
     several = (value if isinstance(value, list | tuple) else [value] for value in given)
-    return [_file(item) for items in several for item in items if isinstance(item, str | Path)]
-
-
-def _file(argument: str | Path) -> Path:
-    """Return the path of an argument; a graph's file may have defaults after a comma."""
-    path = Path(argument)
-    return path if path.exists() else Path(str(argument).partition(",")[0].strip())
+    paths = [Path(item) for items in several for item in items if isinstance(item, str | Path)]
+    # A graph's file may have defaults after a comma
+    first = (Path(str(path).partition(",")[0].strip()) for path in paths)
+    return [path if path.exists() else file for path, file in zip(paths, first, strict=True)]
 
 
 def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Option]:

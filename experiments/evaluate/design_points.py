@@ -79,12 +79,27 @@ def different_calls(
 
     ``likeness`` holds what is known already about equivalent groups there.
     """
-    calls, rows = _distinct_of_all(steps)
+    calls: list[Call] = []
+    number: dict[object, int] = {}
+    rows: list[Indices] = []
+    for workload in steps:
+        first, row = workload.distinct_calls
+        row_of_first = np.empty(len(first) + 1, dtype=np.intp)
+        row_of_first[-1] = -1
+        for position, index in enumerate(first):
+            call = workload.call_view(index)
+            costs = -call.transfer if np.isnan(call.size) else call.size
+            equal = call.kind, call.group, np.isnan(call.size), costs, call.dtype, call.shares
+            row_of_first[position] = number.setdefault(equal, len(calls))
+            if row_of_first[position] == len(calls):
+                calls.append(call)
+        rows.append(row_of_first[row])
     if len(calls) < _WORTH_IT:
-        return CallCosts(machine, tuple(calls), rows)
+        return CallCosts(machine, tuple(calls), tuple(rows))
+
     likeness = likeness or Likeness(networks.graph, machine.domains)
     patterns = {ranks: likeness.pattern(ranks) for ranks in {call.group.ranks for call in calls}}
-    number: dict[object, int] = {}
+    number = {}
     same = []
     for index, call in enumerate(calls):
         pattern = patterns[call.group.ranks]
@@ -94,39 +109,6 @@ def different_calls(
     chosen = np.unique(same, return_index=True)[1]
     chosen_calls = tuple(calls[index] for index in chosen)
     return CallCosts(machine, chosen_calls, tuple(np.append(same, -1)[row] for row in rows))
-
-
-def _distinct_of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]:
-    """Return the distinct calls of all steps, and which of them every call of each step is."""
-    calls: list[Call] = []
-    number: dict[object, int] = {}
-    rows = []
-    for workload in steps:
-        first, row = workload.distinct_calls
-        row_of_first = np.empty(len(first) + 1, dtype=np.intp)
-        row_of_first[-1] = -1
-        for position, index in enumerate(first):
-            call = workload.call_view(index)
-            costs = -call.transfer if np.isnan(call.size) else call.size
-            key = call.kind, call.group, np.isnan(call.size), costs, call.dtype, call.shares
-            row_of_first[position] = number.setdefault(key, len(calls))
-            if row_of_first[position] == len(calls):
-                calls.append(call)
-        rows.append(row_of_first[row])
-    return calls, tuple(rows)
-
-
-def _cost_like(points: Points, like: Longs) -> bool:
-    """Whether at some points each call costs what the one like it does, to the last bit."""
-    row, factor = points.row, points.factor[:, None]
-    (differ,) = np.nonzero((row != row[like]) | (points.factor != points.factor[like]))
-    cost = (points.cost[row[calls]] * factor[calls] for calls in (differ, like[differ]))
-    return np.array_equal(next(cost), next(cost))
-
-
-def _is_number(name: str) -> bool:
-    """Whether more of a resource leaves the graphs of links and ops unchanged."""
-    return name in RANKS or is_of_links(name)
 
 
 def grid(factors: Mapping[str, Sequence[float]]) -> dict[str, Floats]:
@@ -152,23 +134,6 @@ class _Numbers:
     count: int
     values: dict[str, Floats] = field(default_factory=dict)
     parts: dict[What, Floats] = field(default_factory=dict)
-
-    @staticmethod
-    def of_changes(changes: Sequence[Change]) -> "_Numbers":
-        numbers = _Numbers(len(changes))
-        for point, change in enumerate(changes):
-            for part in change.split()[1]:
-                numbers.ratio(part)[:, point] *= part.times, part.over
-        return numbers
-
-    @staticmethod
-    def of_factors(factors: Mapping[str, Floats], count: int) -> "_Numbers":
-        numbers = _Numbers(count)
-        for name, values in factors.items():
-            divides = name in RANKS or name.endswith("latency")
-            (part,) = better(name).split()[1]
-            numbers.ratio(part)[int(divides)] *= values
-        return numbers
 
     def ratio(self, part: Scaled | Multiplied) -> Floats:
         """Return the product of the numbers of a part of a change."""
@@ -276,10 +241,7 @@ class DesignPoints:
         """
         check_type("factors:", Mapping[str, Sequence[float] | Floats], factors)
         by_resource = _checked(factors)
-        count = len(next(iter(by_resource.values())))
-        shapes = {name: values for name, values in by_resource.items() if not _is_number(name)}
-        numbers = {name: values for name, values in by_resource.items() if _is_number(name)}
-        return self._passed(self._costed_at(shapes, numbers, count), count)
+        return self._passed(self._costed_at(by_resource), len(next(iter(by_resource.values()))))
 
     def costed(
         self, changes: Sequence[Change], otherwise: "Recalibrate | None" = None
@@ -295,9 +257,11 @@ class DesignPoints:
         for structure, points in by_structure.items():
             of_structure = [changes[point] for point in points]
             shape = self._shape(Change(of_structure[0].text, structure))
-            for change in of_structure:
+            numbers = _Numbers(len(of_structure))
+            for position, change in enumerate(of_structure):
                 change.check(shape.scenarios[0])
-            numbers = _Numbers.of_changes(of_structure)
+                for part in change.split()[1]:
+                    numbers.ratio(part)[:, position] *= part.times, part.over
             for name in resource_values(shape.scenarios[0].cluster):
                 if is_of_links(name):  # links are distinguished alike, whatever is asked together
                     numbers.values.setdefault(name, np.ones((2, len(of_structure))))
@@ -325,14 +289,24 @@ class DesignPoints:
         if workload is self.base.workload and not self._folded:
             self._folded.append(self._representatives())
         part, like = self._folded[0] if workload is self.base.workload else (workload, None)
-        if like is not None and not _cost_like(points, like):
-            part, like = workload, None
+        if like is not None:
+            # Each call must cost what the one like it does, to the last bit.
+            row, factor = points.row, points.factor[:, None]
+            (differ,) = np.nonzero((row != row[like]) | (points.factor != points.factor[like]))
+            cost, of_like = (points.cost[row[at]] * factor[at] for at in (differ, like[differ]))
+            if not np.array_equal(cost, of_like):
+                part, like = workload, None
         graphs = self._graphs.setdefault(id(part), [])
         wanted = set(scaled_parts(workload, parts))
         for graph in graphs:
             if wanted <= set(graph.parts):
                 return graph
-        graphs.append(replace(self._contracted(part, tuple(wanted)), like=like))
+        try:
+            contracted = contract(part, tuple(wanted))
+        except DeadlockError:  # simulated, for the message that explains it
+            replace(self.base, workload=part, engine="analytic").run()
+            raise
+        graphs.append(replace(contracted, like=like))
         return graphs[-1]
 
     def _representatives(self) -> tuple[Workload, Longs | None]:
@@ -359,15 +333,31 @@ class DesignPoints:
             step[group.points] = makespans(graph, replace(points, scale=scale))
         return step
 
-    def _costed_at(
-        self, shapes: Mapping[str, Floats], numbers: Mapping[str, Floats], count: int
-    ) -> Iterator[Costed]:
-        for structure, points in _by_shape(shapes, count):
-            shape = self._shape(Change(parts=structure))
-            for name in numbers:
-                better(name).check(shape.scenarios[0])
-            of_structure = {name: values[points] for name, values in numbers.items()}
-            yield shape.costed(_Numbers.of_factors(of_structure, len(points)), points)
+    def _costed_at(self, factors: Mapping[str, Floats]) -> Iterator[Costed]:
+        """Cost points given as a column of factors per resource, those of a structure together."""
+        numbers = {
+            name: values for name, values in factors.items() if name in RANKS or is_of_links(name)
+        }
+        shapes = {name: values for name, values in factors.items() if name not in numbers}
+        which = np.zeros(len(next(iter(factors.values()))), dtype=np.intp)
+        structures: list[list[float]] = [[]]
+        if shapes:
+            rows = np.stack(list(shapes.values()), axis=1)
+            different, which = np.unique(rows, axis=0, return_inverse=True)
+            structures = different.tolist()
+        for number, row in enumerate(structures):
+            chosen = (pair for pair in zip(shapes, row, strict=True) if pair[1] != 1)
+            parts = (part for name, factor in chosen for part in better(name, factor).parts)
+            shape = self._shape(Change(parts=tuple(parts)))
+            points = np.flatnonzero(which.ravel() == number)
+            of_points = _Numbers(len(points))
+            for name, values in numbers.items():
+                change = better(name)
+                change.check(shape.scenarios[0])
+                (part,) = change.split()[1]
+                divides = name in RANKS or name.endswith("latency")
+                of_points.ratio(part)[int(divides)] *= values[points]
+            yield shape.costed(of_points, points)
 
     def _shape(self, change: Change) -> "_Shape":
         """Return the steps on the graph that a change makes; it is kept."""
@@ -375,14 +365,6 @@ class DesignPoints:
             scenarios = [change.apply(step).scenario.at_rest() for step in self._full_steps]
             self._shapes[change.parts] = _Shape(scenarios)
         return self._shapes[change.parts]
-
-    def _contracted(self, workload: Workload, parts: tuple[What, ...]) -> Contracted:
-        """Contract a step; one that deadlocks is simulated, for the message that explains it."""
-        try:
-            return contract(workload, parts)
-        except DeadlockError:
-            replace(self.base, workload=workload, engine="analytic").run()
-            raise
 
 
 class Asked(Struct, frozen=True, eq=False):
@@ -435,21 +417,18 @@ class _Shape:
             follow = network.following(name)
             changing = latency if name.endswith("latency") else bandwidth
             changing[follow] = changing[follow] * times / over
-        unlike, which = self._distinct(names, network.at(bandwidth, latency))
+        networks = network.at(bandwidth, latency)
+        kept = self._networks.get(names)
+        if (
+            kept is None
+            or not np.array_equal(kept[0].bandwidth, networks.bandwidth)
+            or not np.array_equal(kept[0].latency, networks.latency)
+        ):
+            first, which = networks.distinct()
+            distinct = networks.at(networks.bandwidth[:, first], networks.latency[:, first])
+            kept = self._networks[names] = networks, distinct, which
+        _, unlike, which = kept
         return Costed(points, steps, calls.on(unlike)[:, which], calls.rows, numbers.scale())
-
-    def _distinct(self, names: tuple[str, ...], networks: Networks) -> tuple[Networks, Indices]:
-        """Return the networks that differ, and which of them each point's is."""
-        if names in self._networks:
-            before, unlike, which = self._networks[names]
-            if np.array_equal(before.bandwidth, networks.bandwidth) and np.array_equal(
-                before.latency, networks.latency
-            ):
-                return unlike, which
-        first, which = networks.distinct()
-        unlike = networks.at(networks.bandwidth[:, first], networks.latency[:, first])
-        self._networks[names] = networks, unlike, which
-        return unlike, which
 
 
 class Changing(Struct, frozen=True, eq=False):
@@ -546,18 +525,3 @@ def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Float
         for factor in (values.min(initial=1.0), values.max(initial=1.0)):
             check_factor(float(factor))
     return by_resource
-
-
-def _by_shape(
-    shapes: Mapping[str, Floats], count: int
-) -> Iterator[tuple[tuple[Part, ...], Indices]]:
-    """Group the points by their changes of the graph."""
-    if not shapes:
-        yield (), np.arange(count)
-        return
-    rows = np.stack(list(shapes.values()), axis=1)
-    different, which = np.unique(rows, axis=0, return_inverse=True)
-    for number, row in enumerate(different.tolist()):
-        chosen = (pair for pair in zip(shapes, row, strict=True) if pair[1] != 1)
-        structure = tuple(part for name, factor in chosen for part in better(name, factor).parts)
-        yield structure, np.flatnonzero(which.ravel() == number)

@@ -1,6 +1,7 @@
 """The baseline of every command: read the trace, set up the scenario, simulate it once."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
@@ -39,6 +40,7 @@ from experiments.priors.network import NetworkPrior, prior_of
 from experiments.priors.placement import Misplaced, misplaced, other_devices, other_hosts
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
 from experiments.provenance import Head
+from experiments.scenario.change import changed
 from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import EngineCheck, Scenario, engine_check
 from experiments.settings import Settings as Settings
@@ -67,9 +69,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from experiments.costing.unrecorded import DrawnStep
-    from experiments.scenario.change import Changed
-
-    Made = tuple[Changed, ...]
 
 Where = Cluster | CardCluster | Path | str | None
 """A cluster, a name of the catalogue or a YAML file; None for the one of the package's card."""
@@ -114,7 +113,11 @@ class Baseline:
 
     def asked(self, recorded: Scenario) -> Scenario:
         """Apply the what-ifs of the settings to a recorded step."""
-        return _changed(recorded, self.settings.what_ifs)[0]
+        if not self.settings.what_ifs:
+            return recorded
+        from experiments.scenario.language import parse_change  # most scenarios have no what-ifs
+
+        return changed(recorded, map(parse_change, self.settings.what_ifs))[0]
 
     @property
     def replayed_step(self) -> float:
@@ -396,12 +399,12 @@ def baseline(
     """
     settings = settings_of(settings, options) or Settings()
     where, notes = _cluster_of(trace, cluster)
+    # What can be refused is, before anything that takes time
     check_resources(resources, where)
     for rule in settings.algorithms:
         parse_rule(rule)
     if settings.slow_down not in ("", TRACE):
         slope_of_text(settings.slow_down)
-    # Parse what-ifs before anything that takes time
     if settings.what_ifs:
         from experiments.scenario.language import parse_change
 
@@ -409,18 +412,14 @@ def baseline(
             parse_change(change)
     from experiments.kept_steps import open_kept  # imports SQLite: slow
 
-    read = open_kept(trace, settings.reading, watch)
-    return replayed(_noting(read, notes), where, settings, watch)
+    kept = open_kept(trace, settings.reading, watch)
 
+    def read(step: str) -> Loaded:
+        loaded = kept(step)
+        coverage = replace(loaded.coverage, notes=(*loaded.coverage.notes, *notes))
+        return replace(loaded, coverage=coverage)
 
-def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> "tuple[Scenario, Made]":
-    """Apply changes to a scenario; return it, and what each change matched."""
-    if not what_ifs:
-        return scenario, ()
-    from experiments.scenario.change import changed  # most scenarios have no what-ifs
-    from experiments.scenario.language import parse_change
-
-    return changed(scenario, map(parse_change, what_ifs))
+    return replayed(read, where, settings, watch)
 
 
 def replayed(
@@ -441,8 +440,15 @@ def replayed(
     others = recorded_steps(loaded, read) if settings.step == MEDIAN else ()
     recorded = costed(loaded, cluster, settings, others)
     unprofiled = None
-    if settings.step_time:
-        loaded, recorded, unprofiled = _unprofiled(loaded, recorded, settings, read)
+    if settings.step_time:  # without the stalls that make the recorded step longer
+        if not loaded.measured_step > 0:
+            raise SettingsError(
+                f"step_time: nothing was recorded of {loaded.trace}, so nothing in it is a stall"
+            )
+        step = parse_quantity(settings.step_time, "s")
+        _, *others_read = recorded_steps(loaded, read)
+        recorded, unprofiled = without_stalls(recorded, step, others_read)
+        loaded = replace(loaded, workload=recorded.workload, measured_step=step)
     drawn = None
     if percentile is not None:
         loaded, drawn = _drawn(loaded, recorded, percentile, read, watch)
@@ -462,7 +468,9 @@ def replayed(
     )
     if not settings.what_ifs:
         return base
-    scenario, changes = _changed(scenario, settings.what_ifs)
+    from experiments.scenario.language import parse_change
+
+    scenario, changes = changed(scenario, map(parse_change, settings.what_ifs))
     return replace(
         base,
         scenario=scenario,
@@ -487,21 +495,6 @@ def _on_hosts(loaded: Loaded, cluster: Cluster, settings: Settings) -> tuple[Loa
     note = f"{hosts}, unless --nodes says otherwise"
     coverage = replace(loaded.coverage, notes=(*loaded.coverage.notes, note))
     return replace(loaded, coverage=coverage), replace(settings, nodes=hosts.nodes)
-
-
-def _unprofiled(
-    loaded: Loaded, recorded: Scenario, settings: Settings, read: OpenTrace
-) -> tuple[Loaded, Scenario, Unprofiled]:
-    """Remove from a recorded step the stalls that make it longer than the unprofiled one."""
-    if not loaded.measured_step > 0:
-        raise SettingsError(
-            f"step_time: nothing was recorded of {loaded.trace}, so nothing in it is a stall"
-        )
-    step = parse_quantity(settings.step_time, "s")
-    _, *others = recorded_steps(loaded, read)
-    scenario, unprofiled = without_stalls(recorded, step, others)
-    loaded = replace(loaded, workload=scenario.workload, measured_step=step)
-    return loaded, scenario, unprofiled
 
 
 def _drawn(
@@ -567,33 +560,8 @@ def _kernels(loaded: Loaded, cluster: Cluster) -> KernelPrior:
     )
 
 
-def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:
-    """Add to the notes of every step that is read."""
-
-    def noting(step: str) -> Loaded:
-        loaded = read(step)
-        coverage = replace(loaded.coverage, notes=(*loaded.coverage.notes, *notes))
-        return replace(loaded, coverage=coverage)
-
-    return noting
-
-
 _MOST_NAMED = 3
 """Most clusters that are named."""
-
-
-def _hint(trace: Path | str) -> str:
-    """Name clusters of the catalogue with the accelerator of a trace; "" if none has it."""
-    try:
-        accelerator = open_package(trace)(MEDIAN).accelerator
-    except TwofoldError:
-        return ""  # errors of the trace are raised once its cluster is known
-    clusters = clusters_with(accelerator)
-    if not clusters:
-        return ""
-    named = f"; {accelerator} is in {', '.join(clusters[:_MOST_NAMED])}"
-    more = f" and others: twofold clusters --accelerator '{accelerator}'"
-    return named + (more if len(clusters) > _MOST_NAMED else "")
 
 
 def _cluster_of(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]:
@@ -606,9 +574,16 @@ def _cluster_of(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, 
         loaded = load_cluster(cluster)
         return loaded, unspecified(loaded)
     package = find_package(trace)
-    if package is None:
-        raise ClusterError(
-            f"{trace}: no workload card names its cluster: give one with --cluster{_hint(trace)}"
-        )
-    of_card = card_cluster(package.card, source=str(package.file))
-    return of_card.cluster, of_card.notes
+    if package is not None:
+        of_card = card_cluster(package.card, source=str(package.file))
+        return of_card.cluster, of_card.notes
+    hint = ""
+    with suppress(TwofoldError):  # errors of the trace are raised once its cluster is known
+        accelerator = open_package(trace)(MEDIAN).accelerator
+        if clusters := clusters_with(accelerator):
+            hint = f"; {accelerator} is in {', '.join(clusters[:_MOST_NAMED])}"
+        if len(clusters) > _MOST_NAMED:
+            hint += f" and others: twofold clusters --accelerator '{accelerator}'"
+    raise ClusterError(
+        f"{trace}: no workload card names its cluster: give one with --cluster{hint}"
+    )

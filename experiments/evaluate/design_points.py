@@ -374,11 +374,6 @@ class Asked(Struct, frozen=True, eq=False):
     names: tuple[str, ...]
     costed: tuple[Costed, ...]
 
-    def now(self) -> Points:
-        """Return the unchanged step."""
-        first = self.costed[0]
-        return Points(first.cost[:, :1], first.rows[0], first.steps[0].calls.factor, {})
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:

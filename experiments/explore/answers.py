@@ -7,7 +7,7 @@ whatever the step, and nothing short is lost: it is a share.
 """
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,6 @@ from simulator.analysis.attribution import (
     IDLE,
     LAUNCH,
     WAITING,
-    PathPart,
     path_parts,
     rank_parts_in,
 )
@@ -236,27 +235,24 @@ def composition(timeline: Timeline, path: CriticalPath) -> Composition:
     parts = path_parts(timeline, path)
     by_what: dict[tuple[str, str], float] = {}
     for part in parts:
-        key = part.what, _cause(part)
+        cause = ""  # of a call's time, what stands behind the colon of its name
+        if part.what == COMMUNICATION:
+            cause = part.name.rpartition(": ")[2] if ": " in part.name else UNKNOWN_CALLS
+        key = part.what, cause
         by_what[key] = by_what.get(key, 0.0) + part.seconds
     rows = (_share(what, cause, seconds, step) for (what, cause), seconds in by_what.items())
     exposed = exposed_by_resource(timeline).items()
     return Composition(
-        path=_largest(rows),
+        path=tuple(sorted(rows, key=lambda share: -share.seconds)),
         causes=tuple(_share(part.what, part.name, part.seconds, step) for part in parts[:_CAUSES]),
         exposed_s=exposed_communication(timeline),
-        exposed_by=_largest(_share(COMMUNICATION, name, time, step) for name, time in exposed),
+        exposed_by=tuple(
+            sorted(
+                (_share(COMMUNICATION, name, time, step) for name, time in exposed),
+                key=lambda share: -share.seconds,
+            )
+        ),
     )
-
-
-def _largest(shares: Iterable[Share]) -> tuple[Share, ...]:
-    return tuple(sorted(shares, key=lambda share: -share.seconds))
-
-
-def _cause(part: PathPart) -> str:
-    """Say what of a call's time it is, as behind the colon of its name; "" of other uses."""
-    if part.what != COMMUNICATION:
-        return ""
-    return part.name.rpartition(": ")[2] if ": " in part.name else UNKNOWN_CALLS
 
 
 def _share(what: str, name: str, seconds: float, step: float) -> Share:
@@ -318,42 +314,36 @@ def strips(timeline: Timeline, path: CriticalPath, windows: int, first_rank: int
     """
     if not LEAST_WINDOWS <= windows <= MOST_WINDOWS:
         raise SettingsError(f"{windows} windows: ask for {LEAST_WINDOWS} to {MOST_WINDOWS}")
-    ranks = timeline.workload.ranks
+    workload, ranks = timeline.workload, timeline.workload.ranks
     first_rank = min(first_rank, max(0, len(ranks) - 1) // RANKS_SHOWN * RANKS_SHOWN)
     edges = np.linspace(0.0, timeline.makespan or 1e-9, windows + 1)
     parts = {}
     for what in path.seconds_by_use():
         spent = path.is_spent_on(what)
         parts[what] = cover(union(path.start[spent], path.end[spent]), edges[:-1], edges[1:])
+    rows = []
+    for rank in ranks[first_rank:][:RANKS_SHOWN]:
+        ops = workload.ops_of(rank)
+        calls = ops[workload.what[ops] >= What.COLLECTIVE]
+        moving = cover(union(*moves(timeline, calls)), edges[:-1], edges[1:])
+        uses = _by_use(rank_parts_in(timeline, rank, edges), edges)
+        rows.append(Strip(rank, uses, _bytes(moving, edges)))
+    path_rank = [-1] * windows
+    if path:
+        rank_on_path = np.append(workload.rank[path.op], -1)  # -1 where the path is over
+        middle = (edges[:-1] + edges[1:]) / 2
+        path_rank = rank_on_path[np.searchsorted(path.end, middle, side="left")].tolist()
     return Strips(
         step_s=timeline.makespan,
         windows=windows,
         uses=USES,
-        rows=tuple(_of_rank(timeline, rank, edges) for rank in ranks[first_rank:][:RANKS_SHOWN]),
+        rows=tuple(rows),
         path=Strip(-1, _by_use(parts, edges)),
-        path_rank=_path_ranks(timeline, path, edges),
+        path_rank=path_rank,
         ranks=len(ranks),
         first_rank=first_rank,
-        all_ranks=timeline.workload.job_ranks,
+        all_ranks=workload.job_ranks,
     )
-
-
-def _of_rank(timeline: Timeline, rank: int, edges: Floats) -> Strip:
-    workload = timeline.workload
-    ops = workload.ops_of(rank)
-    calls = ops[workload.what[ops] >= What.COLLECTIVE]
-    moving = cover(union(*moves(timeline, calls)), edges[:-1], edges[1:])
-    return Strip(rank, _by_use(rank_parts_in(timeline, rank, edges), edges), _bytes(moving, edges))
-
-
-def _path_ranks(timeline: Timeline, path: CriticalPath, edges: Floats) -> list[int]:
-    """Rank that the path is on in the middle of each window, -1 where it is over."""
-    if not path:
-        return [-1] * (len(edges) - 1)
-    rank = np.append(timeline.workload.rank[path.op], -1)
-    middle = (edges[:-1] + edges[1:]) / 2
-    ranks: list[int] = rank[np.searchsorted(path.end, middle, side="left")].tolist()
-    return ranks
 
 
 def _by_use(parts: Mapping[str, Floats], edges: Floats) -> dict[str, str]:

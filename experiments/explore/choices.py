@@ -154,7 +154,11 @@ def _algorithms(
             continue  # a message, or a call of unknown kind: nobody chooses how it is carried out
         if len(names) < 2:
             continue
-        calls = _one_of_each_group(scenario, kind)
+        # A call of each group, of those of which it is known what they move
+        table = scenario.workload.calls
+        of_kind = np.flatnonzero((table.kind == number) & ~np.isnan(table.size))
+        first = np.unique(table.group[of_kind], return_index=True)[1]
+        calls = [scenario.workload.call_view(call) for call in of_kind[first].tolist()]
 
         def plans(name: str, kind: str = kind, calls: Sequence[Call] = calls) -> None:
             rule = parse_rule(f"{kind}={name}")
@@ -167,15 +171,6 @@ def _algorithms(
         if len(fitting) > 1:
             by_kind[kind] = fitting
     return by_kind
-
-
-def _one_of_each_group(scenario: Scenario, kind: str) -> list[Call]:
-    """Return a call of a kind of each group, of those of which it is known what they move."""
-    workload = scenario.workload
-    known_size = ~np.isnan(workload.calls.size)
-    calls = np.flatnonzero((workload.calls.kind == KINDS.index(kind)) & known_size)
-    first = np.unique(workload.calls.group[calls], return_index=True)[1]
-    return [workload.call_view(call) for call in calls[first].tolist()]
 
 
 BANDWIDTHS = tuple(2.0**octave for octave in range(-3, 4))

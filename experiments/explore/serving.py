@@ -8,7 +8,7 @@ load-latency curve with its knee.
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -35,7 +35,6 @@ from experiments.evaluate.serving_plan import (
 )
 from experiments.explore.answers import Slider
 from experiments.explore.state import say_factor
-from experiments.output.document import Document
 from experiments.output.page import fragment
 from experiments.output.words import say_resource, say_time
 from experiments.questions.serving import ServingReport, serving
@@ -137,7 +136,22 @@ class ServingSession:
 
         Raises SettingsError if a word is unknown, given twice, or has a value that it cannot have.
         """
-        return _factors(address, self._names)
+        if len(address) > _LONGEST:
+            raise SettingsError(
+                f"the address has {len(address):,} characters; {_LONGEST:,} are read"
+            )
+        factors: dict[str, float] = {}
+        for name, text in parse_qsl(address.removeprefix("?"), keep_blank_values=True):
+            if name not in self._names:
+                raise SettingsError(f"a slider {one_of(name, self._names)}")
+            if name in factors:
+                raise SettingsError(f"{name} is given twice")
+            try:
+                factors[name] = float(text)
+                check_factor(factors[name])
+            except (ValueError, TwofoldError):
+                raise SettingsError(f"{name}: {shown(text)} is not a factor") from None
+        return tuple((name, factor) for name, factor in sorted(factors.items()) if factor != 1)
 
     def moving(
         self, state: Factors, windows: int = 0, watch: Watch = lambda _: None
@@ -159,8 +173,14 @@ class ServingSession:
             seeds = self._plan.seeds if rests else 1
             report = self._report(factors, None if rests else [], seeds, watch)
             document = report.document()
-            if rests:
-                document = self._with_curve(document, factors, watch)
+            served = self._served(factors)
+            if rests and not isinstance(served.load, Closed):  # which has no load-latency curve
+                from experiments.documents.serving import curve_section
+
+                watch("curve")
+                table = served.load(0) if callable(served.load) else served.load
+                curve = load_curve(served.instances, [table], self._slo or Slo(), served.before)
+                document = replace(document, sections=(curve_section(curve), *document.sections))
             if rests not in self._bases:
                 self._bases[rests] = self._report((), [], seeds, watch)
         html, views = fragment(document)
@@ -222,18 +242,6 @@ class ServingSession:
             return say_factor(self._asked.instances.deployment.parallelism.tp * factor)
         return say_factor(factor)
 
-    def _with_curve(self, document: Document, factors: Factors, watch: Watch) -> Document:
-        """Add the load-latency curve, which a closed loop has not."""
-        from experiments.documents.serving import curve_section
-
-        served = self._served(factors)
-        if isinstance(served.load, Closed):
-            return document
-        watch("curve")
-        table = served.load(0) if callable(served.load) else served.load
-        curve = load_curve(served.instances, [table], self._slo or Slo(), served.before)
-        return replace(document, sections=(curve_section(curve), *document.sections))
-
     def _sliders(self, factors: dict[str, float]) -> Iterator[Slider]:
         for name in self._names:
             factor = factors.get(name, 1.0)
@@ -289,20 +297,3 @@ def open_deployment(
     if settings is not None and settings != Settings():
         raise SettingsError(f"{file}: a deployment takes no settings of steps: leave them out")
     return ServingSession(file, str(cluster), watch)
-
-
-def _factors(address: str, names: Sequence[str]) -> Factors:
-    if len(address) > _LONGEST:
-        raise SettingsError(f"the address has {len(address):,} characters; {_LONGEST:,} are read")
-    factors: dict[str, float] = {}
-    for name, text in parse_qsl(address.removeprefix("?"), keep_blank_values=True):
-        if name not in names:
-            raise SettingsError(f"a slider {one_of(name, names)}")
-        if name in factors:
-            raise SettingsError(f"{name} is given twice")
-        try:
-            factors[name] = float(text)
-            check_factor(factors[name])
-        except (ValueError, TwofoldError):
-            raise SettingsError(f"{name}: {shown(text)} is not a factor") from None
-    return tuple((name, factor) for name, factor in sorted(factors.items()) if factor != 1)

@@ -274,10 +274,14 @@ class Session:
             prepared = self._prepared(self._moving, state, watch)
             number, scenario, changes = _with_factors(prepared, state)
             timeline = scenario.run(watch("step"))
-            sliders = tuple(
-                annotated(prepared, scenario, timeline, bare_slider, watch)
-                for bare_slider in _sliders(scenario, state)
-            )
+            sliders = []
+            for name in every_resource(scenario.cluster):
+                note = not_used(timeline, scenario, name) or prepared.not_doubled.get(name, "")
+                row = replace(slider(scenario, state, name), note=note)
+                if not note and prepared.design is None:  # nothing else than a simulation can say
+                    twice = better(name).apply(scenario).scenario
+                    row = _with_step(row, timeline, outcome(twice, watch(name)).makespan)
+                sliders.append(row)
             if prepared.design is not None:
                 watch("utilities")
                 sliders = _doubled(prepared.design, timeline, number, sliders)
@@ -297,10 +301,10 @@ class Session:
             changed = replace(engine.base, scenario=scenario, timeline=timeline, settings=settings)
             rows, check = utilities(changed, watch=watch), changed.engine_check
             by_name = {row.resource: row for row in rows}
-            sliders = tuple(
-                with_utility(bare_slider, by_name[bare_slider.resource])
-                for bare_slider in _sliders(scenario, state)
-            )
+            sliders = [
+                with_utility(slider(scenario, state, name), by_name[name])
+                for name in every_resource(scenario.cluster)
+            ]
             warnings = tuple(filter(None, (*changed.warnings, check["warning"])))
             done = _simulated(scenario, timeline, sliders, (*prepared.changes, *changes))
             return replace(done, check=check["note"], warnings=warnings)
@@ -383,27 +387,6 @@ def _with_factors(prepared: _PreparedStep, state: State) -> tuple[Change, Scenar
     return number, scenario, changes
 
 
-def _sliders(scenario: Scenario, state: State) -> Iterator[Slider]:
-    return (slider(scenario, state, name) for name in every_resource(scenario.cluster))
-
-
-def annotated(
-    prepared: _PreparedStep,
-    scenario: Scenario,
-    timeline: Timeline,
-    bare_slider: Slider,
-    watch: Watch,
-) -> Slider:
-    """Say why twice of a resource would buy nothing; simulate it where nothing else can."""
-    note = not_used(timeline, scenario, bare_slider.resource) or prepared.not_doubled.get(
-        bare_slider.resource, ""
-    )
-    if note or prepared.design is not None:
-        return replace(bare_slider, note=note)
-    changed = better(bare_slider.resource).apply(scenario).scenario
-    return _with_step(bare_slider, timeline, outcome(changed, watch(bare_slider.resource)).makespan)
-
-
 def _with_step(bare_slider: Slider, timeline: Timeline, step: float) -> Slider:
     """Add the step with twice of a slider's resource (s), and what that saves of the timeline."""
     gain = utility_pct(timeline.makespan, step)
@@ -411,33 +394,24 @@ def _with_step(bare_slider: Slider, timeline: Timeline, step: float) -> Slider:
 
 
 def _doubled(
-    design: DesignPoints, timeline: Timeline, number: Change, sliders: tuple[Slider, ...]
-) -> tuple[Slider, ...]:
+    design: DesignPoints, timeline: Timeline, number: Change, sliders: list[Slider]
+) -> list[Slider]:
     """Return the utilities of twice each resource, evaluated together."""
-    open_ = [bare_slider.resource for bare_slider in sliders if not bare_slider.note]
-    now, *then = design.steps([number, *(number | better(name) for name in open_)]).tolist()
-    scaled = (timeline.makespan * (step / now) if now else step for step in then)
-    steps = dict(zip(open_, scaled, strict=True))
-    return tuple(
-        _with_step(bare_slider, timeline, steps[bare_slider.resource])
-        if bare_slider.resource in steps
-        else bare_slider
-        for bare_slider in sliders
-    )
+    changes = [number | better(row.resource) for row in sliders if not row.note]
+    now, *then = design.steps([number, *changes]).tolist()
+    steps = (timeline.makespan * (step / now) if now else step for step in then)
+    return [row if row.note else _with_step(row, timeline, next(steps)) for row in sliders]
 
 
 def _simulated(
-    scenario: Scenario,
-    timeline: Timeline,
-    sliders: tuple[Slider, ...],
-    changes: tuple[Changed, ...],
+    scenario: Scenario, timeline: Timeline, sliders: list[Slider], changes: tuple[Changed, ...]
 ) -> _Simulated:
     path = critical_path(timeline)
     return _Simulated(
         scenario,
         timeline,
         path,
-        sliders,
+        tuple(sliders),
         changes,
         composition(timeline, path),
         cause(scenario.cluster, timeline, path),

@@ -7,7 +7,7 @@ page shows, a command with these what-ifs answers too.
 """
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from math import isnan
 from pathlib import Path
@@ -79,14 +79,25 @@ class State:
 
     def __post_init__(self) -> None:
         for name in (CLUSTER, ROUTING):
-            object.__setattr__(self, name, _tidy(getattr(self, name)))
+            object.__setattr__(self, name, " ".join(getattr(self, name).split()))
         for name in ("topologies", "algorithms", "what_ifs"):
-            texts = tuple(filter(None, map(_tidy, getattr(self, name))))
-            object.__setattr__(self, name, texts)
+            texts = (" ".join(text.split()) for text in getattr(self, name))
+            object.__setattr__(self, name, tuple(filter(None, texts)))
         count = len(self.topologies) + len(self.algorithms) + len(self.what_ifs)
         if count > _MOST:
             raise SettingsError(f"{count} changes at a time; the limit on a page is {_MOST}")
-        object.__setattr__(self, "factors", tuple(sorted(_known(self.factors))))
+        factors: dict[str, float] = {}
+        for name, factor in self.factors:
+            resource = _resource(name)
+            try:
+                check_factor(factor)
+            except TwofoldError as error:
+                raise SettingsError(f"{resource}: {error}") from error
+            if resource in factors:
+                raise SettingsError(f"{resource} is given twice, the second time as {shown(name)}")
+            factors[resource] = float(factor)
+        changed = sorted(entry for entry in factors.items() if entry[1] != 1)
+        object.__setattr__(self, "factors", tuple(changed))
         if self.first_rank < 0:
             raise SettingsError(f"{FIRST_RANK}: {self.first_rank} is not a rank")
 
@@ -102,7 +113,7 @@ class State:
 
     def changes(self) -> tuple[str, ...]:
         """Return what is set as what-ifs, in the order in which they apply."""
-        return (*self.structure(), *(_slid(name, factor) for name, factor in self._numbers()))
+        return (*self.structure(), *self.numbers())
 
     def without(self, resource: str) -> "State":
         """Return the state with one slider reset."""
@@ -122,14 +133,11 @@ class State:
 
     def numbers(self) -> tuple[str, ...]:
         """Return the others: what sliders make of numbers of links and of ops."""
-        return tuple(_slid(name, factor) for name, factor in self._numbers())
+        return tuple(_slid(name, factor) for name, factor in self.factors if is_number(name))
 
     def factor(self, resource: str) -> float:
         """Return the factor of a resource."""
         return dict(self.factors).get(resource, 1.0)
-
-    def _numbers(self) -> Iterator[tuple[str, float]]:
-        return (entry for entry in self.factors if is_number(entry[0]))
 
 
 def is_number(resource: str) -> bool:
@@ -164,36 +172,24 @@ def parse_state(address: str) -> State:
             raise SettingsError(f"the address has {len(values)} values of {shown(name)}: keep one")
     single = {name: values[-1] for name, values in by_name.items() if name not in _SEVERAL}
     many = {name: tuple(by_name.get(name, ())) for name in _SEVERAL}
-    factors = {name: value for name, value in single.items() if name not in _WORDS}
+    factors = []
+    for name, text in single.items():
+        if name not in _WORDS:
+            factors.append((_resource(name), number_of(text)))
+            if isnan(factors[-1][1]):
+                raise SettingsError(f"{name}: {shown(text)} is not a number")
+    first_rank = count_of(single.get(FIRST_RANK, "0"))
+    if first_rank is None:
+        raise SettingsError(f"{FIRST_RANK}: {shown(single[FIRST_RANK])} is not a rank")
     return State(
         cluster=single.get(CLUSTER, ""),
         topologies=many[TOPOLOGY],
         routing=single.get(ROUTING, ""),
         algorithms=many[ALGORITHM],
         what_ifs=many[WHAT_IF],
-        factors=tuple((_resource(name), _number(name, text)) for name, text in factors.items()),
-        first_rank=_rank(single.get(FIRST_RANK, "0")),
+        factors=tuple(factors),
+        first_rank=first_rank,
     )
-
-
-def _tidy(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _known(factors: tuple[tuple[str, float], ...]) -> Iterator[tuple[str, float]]:
-    """Check factors by resource; 1 is as recorded, and left out."""
-    seen: set[str] = set()
-    for name, factor in factors:
-        resource = _resource(name)
-        try:
-            check_factor(factor)
-        except TwofoldError as error:
-            raise SettingsError(f"{resource}: {error}") from error
-        if resource in seen:
-            raise SettingsError(f"{resource} is given twice, the second time as {shown(name)}")
-        seen.add(resource)
-        if factor != 1:
-            yield resource, float(factor)
 
 
 def _resource(name: str) -> str:
@@ -205,20 +201,6 @@ def _resource(name: str) -> str:
     except TwofoldError as error:
         raise SettingsError(f"{error}; or one of {', '.join(_WORDS)}") from error
     return resource
-
-
-def _number(name: str, text: str) -> float:
-    value = number_of(text)
-    if isnan(value):
-        raise SettingsError(f"{name}: {shown(text)} is not a number")
-    return value
-
-
-def _rank(text: str) -> int:
-    rank = count_of(text)
-    if rank is None:
-        raise SettingsError(f"{FIRST_RANK}: {shown(text)} is not a rank")
-    return rank
 
 
 def _slid(resource: str, factor: float) -> str:
@@ -251,13 +233,33 @@ def settings_with(settings: Settings, engine: str, changes: Sequence[str]) -> Se
 
 def command(trace: Path | str, cluster: Path | str | None, settings: Settings) -> str:
     """Return the commands with the same answers, one per line."""
-    return "\n".join(shlex.join(_words(name, trace, cluster, settings)) for name in _ANSWERS)
+    lines = []
+    for name in _ANSWERS:
+        words = [_DOOR, name, str(trace)]
+        words += [] if cluster is None else ["--cluster", str(cluster)]
+        for field, value in _changed(settings):
+            if name not in _NOT_ALL.get(field, _ANSWERS):
+                continue
+            option = _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+            if isinstance(value, tuple):
+                words += [word for item in value for word in (option, str(item))]
+            elif isinstance(value, bool):
+                words.append(option if value else f"--no-{option.removeprefix('--')}")
+            else:
+                words += [option, str(value)]
+        lines.append(shlex.join(words))
+    return "\n".join(lines)
 
 
 def python(trace: Path | str, cluster: Path | str | None, settings: Settings) -> str:
     """Return the same in Python."""
     where = [repr(str(path)) for path in (trace, cluster) if path is not None]
-    arguments = [f"    {name}={_literal(value)}," for name, value in _changed(settings)]
+    arguments = []
+    for name, value in _changed(settings):
+        text = repr(str(value) if isinstance(value, Path) else value)
+        if isinstance(value, tuple):
+            text = f"[{', '.join(repr(item) for item in value)}]"
+        arguments.append(f"    {name}={text},")
     lines = [f"import {_DOOR} as tf", "", "settings = tf.Settings(", *arguments, ")"]
     lines += [f"{name} = tf.{name}({', '.join(where)}, settings=settings)" for name in _ANSWERS]
     return "\n".join([*lines, *(f"print({name})" for name in _ANSWERS), ""])
@@ -270,30 +272,3 @@ def _changed(settings: Settings) -> list[tuple[str, object]]:
     return [
         (name, value) for name, value in values if name == "engine" or value != getattr(usual, name)
     ]
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(repr(item) for item in value)}]"
-    return repr(str(value)) if isinstance(value, Path) else repr(value)
-
-
-def _words(
-    name: str, trace: Path | str, cluster: Path | str | None, settings: Settings
-) -> list[str]:
-    words = [_DOOR, name, str(trace)]
-    words += [] if cluster is None else ["--cluster", str(cluster)]
-    for field, value in _changed(settings):
-        if name in _NOT_ALL.get(field, _ANSWERS):
-            words += _option(field, value)
-    return words
-
-
-def _option(field: str, value: object) -> list[str]:
-    """Format a setting as options."""
-    option = _OPTIONS.get(field, f"--{field.replace('_', '-')}")
-    if isinstance(value, tuple):
-        return [word for item in value for word in (option, str(item))]
-    if isinstance(value, bool):
-        return [option if value else f"--no-{option.removeprefix('--')}"]
-    return [option, str(value)]

@@ -155,18 +155,6 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     return rows
 
 
-def _is_of_ranks(base: Baseline, answered: Answered) -> bool:
-    """Whether a recorded step's ranks do other work: ops, their times, what they wait for.
-
-    Calls of other sizes and times, and other networks, are not the ranks' own.
-    """
-    now, then = base.scenario.workload, answered.scenario.workload
-    if base.step_prior is not None or then is now:
-        return False
-    sides = ((side.duration, *_graph(side)) for side in (now, then))
-    return not all(map(np.array_equal, *sides))
-
-
 def _graph(workload: Workload) -> tuple[NDArray[np.generic], ...]:
     """Return what calls ops make, and what they wait for."""
     edges = workload.edges
@@ -250,12 +238,15 @@ def _prediction_half_width(base: Baseline, answered: Answered, off: float, most:
             step = replace(then, cluster=now.cluster).totals().makespan
         of_links = round(moved(answered.step / step), _DIGITS)
         return 100 * ratio * hypot(own_error(COPIES) * copied, off * of_links)
-    least = own_error(NO_GAIN) if _is_of_ranks(base, answered) else 0.0
-    error = hypot(min(off * abs(moved(ratio)), most), least)
-    work = [  # that joins others is none
-        np.count_nonzero((side.workload.duration > 0) | (side.workload.call >= 0))
-        for side in (now, then)
-    ]
+    # Do a recorded step's ranks do other work: ops, their times, what they wait for? Calls of other
+    # sizes and times, and other networks, are not the ranks' own.
+    sides = [side.workload for side in (now, then)]
+    is_own = base.step_prior is None and not all(
+        map(np.array_equal, *((side.duration, *_graph(side)) for side in sides))
+    )
+    error = hypot(min(off * abs(moved(ratio)), most), own_error(NO_GAIN) if is_own else 0.0)
+    # An op that only joins others is no work.
+    work = [np.count_nonzero((side.duration > 0) | (side.call >= 0)) for side in sides]
     if base.step_prior is None and (then.ranks != now.ranks or work[1] > work[0]):
         of_step = own_error(step_class(class_of(base.timeline))) + abs(base.error or 0.0)
         error = max(error, of_step)

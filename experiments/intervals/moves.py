@@ -122,8 +122,7 @@ def moved_steps(
             times = exp(sign * WITHIN_95 * source.deviation)
             costed, keeps = nominal, np.ones(len(is_timed))
             if source.prior is not None:
-                longer = partial(_longer, times, source.prior, source, design.base.cluster)
-                costed = tuple(design.costed(every, longer))
+                costed = tuple(design.costed(every, partial(_longer, times, source, design.base)))
                 moved = _base_costs(costed)
                 is_kept = is_timed & (moved > 0)
                 keeps[is_kept] = usual[is_kept] / moved[is_kept]
@@ -158,12 +157,12 @@ def half_widths(steps: Floats) -> Floats:
     return np.asarray(np.abs(saved[1:] - saved[0]).max(axis=1), dtype=np.float64)
 
 
-def _longer(
-    times: float, prior: NetworkPrior, source: Source, base: Cluster, cluster: Cluster
-) -> Cluster:
+def _longer(times: float, source: Source, base: Scenario, cluster: Cluster) -> Cluster:
     """Make parts of calls ``times`` as long on a cluster, if the source applies to its side."""
-    concerned = source.of_base if cluster is base else source.of_changed
-    return with_parts(cluster, prior, times) if concerned else cluster
+    concerned = source.of_base if cluster is base.cluster else source.of_changed
+    if source.prior is None or not concerned:
+        return cluster
+    return with_parts(cluster, source.prior, times)
 
 
 def _base_costs(costed: Sequence[Costed]) -> Floats:
@@ -211,36 +210,25 @@ def _factors_of_timed(changed: Workload, base: Scenario, kept_times: Floats) -> 
     if len(changed.calls) == len(kept_times):
         return kept_times
     per_node = base.ranks // place(base.cluster, base.ranks, base.nodes).nodes or 1
-    kept_of: dict[tuple[object, ...], float] = {}
-    for exact, like, kept in zip(
-        *_call_keys(base.workload, per_node), kept_times.tolist(), strict=True
-    ):
-        kept_of[exact] = kept
-        kept_of.setdefault(like, kept)
-    return np.array(
-        [
-            kept_of.get(exact, kept_of.get(like, 1.0))
-            for exact, like in zip(*_call_keys(changed, per_node), strict=True)
+    keys = []
+    for workload in (base.workload, changed):
+        like = [
+            (group.label, len(group.ranks), len({rank // per_node for rank in group.ranks}))
+            for group in workload.groups
         ]
-    )
-
-
-def _call_keys(
-    workload: Workload, per_node: int
-) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-    """Return two keys per call: kind, ranks and size; kind, shape of its group and size."""
-    exact = [group.ranks for group in workload.groups]
-    like = [
-        (group.label, len(group.ranks), len({rank // per_node for rank in group.ranks}))
-        for group in workload.groups
-    ]
-    calls = workload.calls
-    columns = calls.kind.tolist(), calls.group.tolist(), calls.size.tolist()
-    rows = list(zip(*columns, strict=True))
-    return (
-        [(kind, exact[group], size) for kind, group, size in rows],
-        [(kind, like[group], size) for kind, group, size in rows],
-    )
+        calls = workload.calls
+        columns = calls.kind.tolist(), calls.group.tolist(), calls.size.tolist()
+        keys.append(
+            [
+                ((kind, workload.groups[group].ranks, size), (kind, like[group], size))
+                for kind, group, size in zip(*columns, strict=True)
+            ]
+        )
+    kept_of: dict[tuple[object, ...], float] = {}
+    for (exact, of_shape), kept in zip(keys[0], kept_times.tolist(), strict=True):
+        kept_of[exact] = kept
+        kept_of.setdefault(of_shape, kept)
+    return np.array([kept_of.get(exact, kept_of.get(of_shape, 1.0)) for exact, of_shape in keys[1]])
 
 
 def by_sources(

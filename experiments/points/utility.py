@@ -5,7 +5,7 @@ The utility of a resource is bounded by the least time of the changed step
 on the changed network.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -28,11 +28,9 @@ from experiments.scenario.resources import (
     check_resource,
     every_resource,
     extra_parts,
-    improve,
     unit_of,
     value_of,
 )
-from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
 from experiments.settings import SettingsOptions, Watch
 from simulator.support.errors import WhatIfError
@@ -154,61 +152,54 @@ def utilities(
 
     The largest comes first; all resources are asked about if none are named.
     """
-    prepared = {
-        name: _scenario_or_note(base, name, factor)
-        for name in resources or every_resource(base.scenario.cluster)
-    }
-    simulated = {name: case for name, case in prepared.items() if isinstance(case, Scenario)}
-    rows = {name: case for name, case in prepared.items() if isinstance(case, Point)}
-    rows |= _simulated(base, simulated, factor, watch)
     of_step = base.scenario
-    valued = [
-        replace(
-            rows[name],
-            baseline=value_of(of_step, name),
-            baseline_value=amount_of(of_step, name),
-            changed_value=amount_of(of_step, name, factor) if rows[name].changed else None,
-            unit=unit_of(name),
-        )
-        for name in prepared
-    ]
-    return sorted(valued, key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
+    unknown = np.isnan(of_step.workload.calls.size)
+    unsized = (
+        f"{np.count_nonzero(unknown):,} of {len(unknown):,} calls of unknown size: "
+        "as measured on any network"
+    )
+    rows: dict[str, Point] = {}
+    changes = []
+    for name in resources or every_resource(of_step.cluster):
+        rows[name] = Point(resource=name, note=NOT_ANSWERED)
+        if reason := without_effect(base, name, factor):
+            rows[name] = replace(rows[name], changed=value_of(of_step, name, factor), note=reason)
+            continue
+        try:
+            change = better(name, factor)
+            changes.append(Changing(name, change, (change.apply(of_step).scenario,)))
+        except WhatIfError as error:
+            rows[name] = replace(rows[name], note=str(error))
 
-
-def _scenario_or_note(base: Baseline, resource: str, factor: float) -> Point | Scenario:
-    """Return the scenario to simulate, or a row without a step if nothing changes."""
-    reason = without_effect(base, resource, factor)
-    if reason:
-        changed = value_of(base.scenario, resource, factor)
-        return Point(resource=resource, changed=changed, note=reason)
-    try:
-        return improve(base.scenario, resource, factor)
-    except WhatIfError as error:
-        return Point(resource=resource, note=str(error))
-
-
-def _simulated(
-    base: Baseline, scenarios: Mapping[str, Scenario], factor: float, watch: Watch
-) -> dict[str, Point]:
-    """Simulate a step with each resource ``factor`` times as good."""
-    changes = [Changing(name, better(name, factor), (scenarios[name],)) for name in scenarios]
     answered = simulated(base, changes, watch)
     spent_now = spent(base.timeline)
-    rows = {name: Point(resource=name, note=NOT_ANSWERED) for name in scenarios}
-    for name, answer, row in zip(scenarios, answered, saved_by(base, answered), strict=False):
-        notes = _limited_by(spent_now, answer.outcomes[0].spent, name), _unsized_note(base, name)
-        extra = extra_parts(base.scenario, name, factor)
+    for changing, answer, row in zip(changes, answered, saved_by(base, answered), strict=False):
+        name = changing.name
+        limit = _limited_by(spent_now, answer.outcomes[0].spent, name)
+        no_size = unsized if unknown.any() and name not in RANKS else ""
+        extra = extra_parts(of_step, name, factor)
         rows[name] = replace(
             row,
             resource=name,
-            changed=value_of(base.scenario, name, factor),
-            note="; ".join(filter(None, notes)),
+            changed=value_of(of_step, name, factor),
+            note="; ".join(filter(None, (limit, no_size))),
             warning=base.doubts.of(name),
             bound_assumes="" if row.bound_pct is None else BOUND_ASSUMES,
             extra_cost_usd=extra and extra.cost,
             extra_power_w=extra and extra.power,
         )
-    return rows
+
+    valued = [
+        replace(
+            row,
+            baseline=value_of(of_step, name),
+            baseline_value=amount_of(of_step, name),
+            changed_value=amount_of(of_step, name, factor) if row.changed else None,
+            unit=unit_of(name),
+        )
+        for name, row in rows.items()
+    ]
+    return sorted(valued, key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
 
 
 def _per_unit(utility: float | None, extra: float | None) -> float | None:
@@ -221,19 +212,6 @@ PER: dict[str, Callable[[Point], float | None]] = {
     "power": lambda row: _per_unit(row.utility_pct, row.extra_power_w),
 }
 """What utility can be divided by: points per added dollar, and per added watt."""
-
-
-def _unsized_note(base: Baseline, resource: str) -> str:
-    """Return how many calls have no known size, so that no network speeds them up; "" if none."""
-    if resource in RANKS:
-        return ""
-    unknown = np.isnan(base.scenario.workload.calls.size)
-    if not unknown.any():
-        return ""
-    return (
-        f"{np.count_nonzero(unknown):,} of {len(unknown):,} calls of unknown size: "
-        "as measured on any network"
-    )
 
 
 def _limited_by(before: dict[str, float], after: dict[str, float], resource: str) -> str:

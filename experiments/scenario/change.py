@@ -9,7 +9,7 @@ changes at once (:mod:`experiments.evaluate`) reads these numbers and applies no
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -412,12 +412,9 @@ def by_values(before: Scenario, after: Scenario) -> Change | None:
         cluster = change.apply(before).scenario.cluster
     except TwofoldError:
         return None
-    return change if _agree(_described(cluster), _described(after.cluster)) else None
-
-
-def _described(cluster: Cluster) -> dict[str, Any]:
-    """Return all fields of a cluster's file but its name and its sources."""
-    return cluster.model_dump(exclude={"name", "description", "sources"})
+    not_compared = {"name", "description", "sources"}
+    fields, wanted = (each.model_dump(exclude=not_compared) for each in (cluster, after.cluster))
+    return change if _agree(fields, wanted) else None
 
 
 def _agree(left: object, right: object) -> bool:
@@ -535,23 +532,22 @@ def timed_on(scenario: Scenario) -> "Accelerator":
 
 
 def nodes_of(scenario: Scenario, ranks: int) -> int | None:
-    """Return the nodes of a larger job with as many ranks on each; they must be full."""
-    if scenario.nodes is None:
-        return None
-    per_node = scenario.ranks // scenario.nodes
-    if ranks > per_node and ranks % per_node:
-        raise WhatIfError(f"{ranks} ranks do not fill the job's nodes of {per_node} ranks")
-    return max(1, ranks // per_node)
+    """Return the nodes of a larger job with as many ranks on each, which must be full.
 
-
-def check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
-    """Refuse more ranks than a cluster has; the WhatIfError gives the nodes that they need."""
-    per_node = cluster.ranks_per_node
-    needed = -(-ranks // per_node) if nodes is None else nodes
+    Raises WhatIfError for more ranks than the cluster has; it gives the nodes that they need.
+    """
+    cluster, nodes = scenario.cluster, scenario.nodes
+    if nodes is not None:
+        per_node = scenario.ranks // nodes
+        if ranks > per_node and ranks % per_node:
+            raise WhatIfError(f"{ranks} ranks do not fill the job's nodes of {per_node} ranks")
+        nodes = max(1, ranks // per_node)
+    needed = -(-ranks // cluster.ranks_per_node) if nodes is None else nodes
     if cluster.node_kinds:
         place(cluster, ranks, nodes)
     elif needed > cluster.nodes:
         raise WhatIfError(
             f"{ranks:,} ranks need {needed:,} nodes, and {cluster.name} has {cluster.nodes:,} of"
-            f" {per_node}: give it more ('nodes: {needed}' in its file)"
+            f" {cluster.ranks_per_node}: give it more ('nodes: {needed}' in its file)"
         )
+    return nodes

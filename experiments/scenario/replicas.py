@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from experiments.output.words import plural
-from experiments.scenario.change import Changed, check_fits, nodes_of
+from experiments.scenario.change import Changed, nodes_of
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.data_parallel import (
@@ -56,7 +56,6 @@ def replicas(scenario: Scenario, request: Replicas) -> Changed:
         return Changed(scenario, f"{group_names(workload, groups.primary)} as they are")
     layout = _layout(workload, groups, request)
     nodes = nodes_of(scenario, layout.job_ranks)
-    check_fits(scenario.cluster, layout.job_ranks, nodes)
     larger = resized(workload, groups.grows, layout)
     larger = _shards_reduced(larger, workload, groups, request.factor)
     updates = _sharded_updates(larger, workload, groups)

@@ -32,7 +32,7 @@ from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from simulator.workload import What
 from topologies import Cluster, resource_values
-from topologies.cluster.bill import Bill, bill_of
+from topologies.cluster.bill import bill_of
 from topologies.cluster.changed import changed
 from topologies.cluster.kinds import by_kind, differing, split_resource
 from topologies.cluster.prices import NETWORK_PARTS
@@ -178,60 +178,44 @@ def unit_of(resource: str) -> str:
 def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     """Return why a resource cannot matter to this job; "" if it can."""
     resource = split_resource(resource)[0]
-    workload = scenario.workload
+    workload, cluster = scenario.workload, scenario.cluster
+    if resource == MEMORY_BANDWIDTH and cluster.accelerator.memory_bandwidth is None:
+        return "the cluster file has no accelerator.memory_bandwidth"
     if resource in ("compute", MEMORY_BANDWIDTH):
-        return _why_no_kernels(scenario, resource)
+        return "" if (workload.what == What.COMPUTE).any() else "no kernels; the host computes"
     if resource == "host":
         return "" if (workload.part == What.HOST).any() else "no host ops in the trace"
     if resource == BUS_BANDWIDTH and workload.over_bus.any():
-        return "" if scenario.cluster.pcie is not None else _NO_BUS
+        return "" if cluster.pcie is not None else _NO_BUS
     if not len(workload.calls):
         return "no collectives in the step"
     if np.isnan(workload.calls.size).all():
         return "no collective has known size and ranks: each keeps its measured time on any network"
-    moved = baseline.resource_bytes()
-    if scenario.cluster.is_one_graph:
-        tier = resource.rpartition(".")[0]
-        return "" if moved.get(tier) else _why_unused_in_graph(scenario, resource)
-    if resource == "scale_up.size":
-        return "" if moved.get(SCALE_OUT) else _one_domain(scenario)
     tier = resource.partition(".")[0]
-    return "" if moved.get(tier) else _no_traffic(scenario, tier)
-
-
-def _why_no_kernels(scenario: Scenario, resource: str) -> str:
-    memory = scenario.cluster.accelerator.memory_bandwidth
-    if resource == MEMORY_BANDWIDTH and memory is None:
-        return "the cluster file has no accelerator.memory_bandwidth"
-    has_kernels = (scenario.workload.what == What.COMPUTE).any()
-    return "" if has_kernels else "no kernels; the host computes"
+    if cluster.is_one_graph:
+        tier = resource.rpartition(".")[0]
+    elif resource == "scale_up.size":
+        tier = SCALE_OUT  # a larger domain takes traffic from there
+    return "" if baseline.resource_bytes().get(tier) else _no_traffic(scenario, resource, tier)
 
 
 _NO_BUS = "the cluster file has no pcie.bandwidth, with which the step's copies would scale"
 
 
-def _why_unused_in_graph(scenario: Scenario, resource: str) -> str:
-    """Say why a resource of a graph does not matter: no such links, or no message on any."""
-    if resource in resource_values(scenario.cluster):
-        return f"no traffic on links of {resource.rpartition('.')[0]}"
-    if resource == "scale_up.size":
-        return "one graph, whose domains cannot grow"
-    return f"the graph has no links of {resource.rpartition('.')[0]}"
-
-
-def _no_traffic(scenario: Scenario, tier: str) -> str:
-    if tier not in (SCALE_UP, SCALE_OUT, PCIE):
+def _no_traffic(scenario: Scenario, resource: str, tier: str) -> str:
+    """Say why no message is on the links of a tier: there are none, or none is used."""
+    cluster = scenario.cluster
+    if cluster.is_one_graph and resource not in resource_values(cluster):
+        if resource == "scale_up.size":
+            return "one graph, whose domains cannot grow"
+        return f"the graph has no links of {tier}"
+    if cluster.is_one_graph or tier not in (SCALE_UP, SCALE_OUT, PCIE):
         return f"no traffic on links of {tier}"
     if tier == SCALE_UP:
         return "no traffic inside a scale-up domain"
-    if tier == PCIE and scenario.cluster.pcie is None:
+    if tier == PCIE and cluster.pcie is None:
         return "the cluster file has no PCIe, so it limits nothing"
-    return _one_domain(scenario)
-
-
-def _one_domain(scenario: Scenario) -> str:
-    per_node = scenario.cluster.ranks_per_node
-    if scenario.ranks <= per_node:
+    if scenario.ranks <= cluster.ranks_per_node:
         return "one node: no scale-out traffic"
     return "one scale-up domain: no scale-out traffic"
 
@@ -255,19 +239,14 @@ def extra_parts(scenario: Scenario, resource: str, factor: float) -> ExtraParts 
     """
     if resource not in PRICED:
         return None
+    costs, powers = [], []
     try:
-        better = changed(scenario.cluster, resource, factor)
-        before, after = (
-            _network(bill_of(cluster, scenario.ranks, scenario.nodes))
-            for cluster in (scenario.cluster, better)
-        )
+        for cluster in (scenario.cluster, changed(scenario.cluster, resource, factor)):
+            bill = bill_of(cluster, scenario.ranks, scenario.nodes)
+            lines = [line for line in bill.lines if line.part in NETWORK_PARTS]  # all have prices
+            costs.append(fsum(line.cost or 0.0 for line in lines))
+            drawn = fsum(line.power[1] for line in lines if line.power is not None)
+            powers.append(bill.overhead * drawn)
     except TwofoldError:
         return None
-    return ExtraParts(after.cost - before.cost, after.power - before.power)
-
-
-def _network(bill: Bill) -> ExtraParts:
-    """Return cost and power of the network of a bill, whose parts all have prices."""
-    lines = [line for line in bill.lines if line.part in NETWORK_PARTS]
-    drawn = fsum(line.power[1] for line in lines if line.power is not None)
-    return ExtraParts(fsum(line.cost or 0.0 for line in lines), bill.overhead * drawn)
+    return ExtraParts(costs[1] - costs[0], powers[1] - powers[0])

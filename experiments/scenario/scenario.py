@@ -81,16 +81,15 @@ class Site:
         """Leave out what another process builds again."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
-    def is_that_of(self, scenario: "Scenario") -> bool:
-        """Whether a scenario's job runs here."""
-        here, there = (self.faults, self.in_service), (scenario.faults, scenario.in_service)
-        return here == there and self._is_but_for_faults(scenario)
-
-    def _is_but_for_faults(self, scenario: "Scenario") -> bool:
+    def is_that_of(self, scenario: "Scenario", *, faults: bool = True) -> bool:
+        """Whether a scenario's job runs here; or, without ``faults``, does but for these."""
+        faulty, of_scenario = (self.faults, self.in_service), (scenario.faults, scenario.in_service)
         return (
-            (self.ranks, self.nodes, self.forced, self.carrier)
+            (not faults or faulty == of_scenario)
+            and (self.ranks, self.nodes, self.forced, self.carrier)
             == (scenario.ranks, scenario.nodes, scenario.forced, scenario.workload.library)
-        ) and (self.cluster is scenario.cluster or self.cluster == scenario.cluster)
+            and (self.cluster is scenario.cluster or self.cluster == scenario.cluster)
+        )
 
     @staticmethod
     def of(scenario: "Scenario", similar: "Site | None") -> "Site":
@@ -106,7 +105,7 @@ class Site:
             Findings() if similar is None else similar.findings,
             scenario.in_service,
         )
-        if similar is not None and similar._is_but_for_faults(scenario):
+        if similar is not None and similar.is_that_of(scenario, faults=False):
             site.__dict__.update({"intact": similar.intact} if "intact" in similar.__dict__ else {})
         return site
 
@@ -162,23 +161,25 @@ class Site:
         cluster = self.cluster
         placement = place(cluster, self.ranks, self.nodes)
         parts = placement.parts_of(cluster)
-        kinds = tuple(
-            NodeFigures(
-                generation=part.cluster.accelerator.generation or "",
-                cpu=part.cluster.host.cpu if part.cluster.host else "",
-                in_network=part.cluster.scale_up.in_network_reduction,
-                link=part.cluster.scale_up.link or "",
-                net_message=part.cluster.scale_out.message_overhead
-                if part.cluster.scale_out
-                else None,
-                nics=_nics_of_domain(part.cluster),
-                fabric=(part.cluster.scale_out.link if part.cluster.scale_out else None) or "",
-                in_order=part.cluster.scale_out.in_order if part.cluster.scale_out else True,
+        kinds = []
+        for node in (part.cluster for part in parts):
+            up, out, nics = node.scale_up, node.scale_out, 0
+            if out is not None:  # those of a full scale-up domain, part of a node or several
+                nics = max(1, out.nics_per_node * up.size // node.ranks_per_node)
+            kinds.append(
+                NodeFigures(
+                    generation=node.accelerator.generation or "",
+                    cpu=node.host.cpu if node.host else "",
+                    in_network=up.in_network_reduction,
+                    link=up.link or "",
+                    net_message=out.message_overhead if out else None,
+                    nics=nics,
+                    fabric=(out.link if out else None) or "",
+                    in_order=out.in_order if out else True,
+                )
             )
-            for part in parts
-        )
         counts = [part.placement.ranks for part in parts]
-        least = slowest(kinds)
+        least = slowest(tuple(kinds))
         return Machine(
             domains=islands(cluster, self.ranks, self.nodes),
             library=self.library,
@@ -198,16 +199,9 @@ class Site:
             calibration=cluster.calibration,
             forced=self.forced,
             wired=cluster.wiring is not None,
-            kinds=kinds if len(kinds) > 1 else (),
+            kinds=tuple(kinds) if len(kinds) > 1 else (),
             kind_of=np.repeat(np.arange(len(kinds)), counts) if len(kinds) > 1 else None,
         )
-
-
-def _nics_of_domain(kind: Cluster) -> int:
-    """Return the NICs of a full scale-up domain, part of a node or several; 0 without any."""
-    if kind.scale_out is None:
-        return 0
-    return max(1, kind.scale_out.nics_per_node * kind.scale_up.size // kind.ranks_per_node)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -301,9 +295,18 @@ class Scenario:
                 self.workload,
                 self.slow_down,
             )
-        if self.fold is not False:
-            return self._folded(progress, unfold)
-        return self._simulated(self.workload, progress)
+        if self.fold is False:
+            return self._simulated(self.workload, progress)
+        if reason := self.not_worth():
+            timeline = self._simulated(self.workload, progress)
+            return replace(timeline, folded=f"nothing is folded: {reason}")
+        folded = self.site.findings.folds.fold(self.workload, self.site.costs, self.seen)
+        try:
+            timeline = self._simulated(folded.workload, progress)
+        except DeadlockError:
+            self._simulated(self.workload, None)  # which names the waiting ranks among all
+            raise
+        return unfold(folded, timeline)
 
     def _simulated(self, workload: Workload, progress: Progress | None) -> Timeline:
         """Simulate a workload in place of the scenario's; a repeating step after the one before."""
@@ -343,19 +346,6 @@ class Scenario:
         if engine in FOLDING:
             return copies.representatives_for_flow(self.workload, self.site.costs, self.seen)
         return copies.all_ranks(self.workload)
-
-    def _folded(self, progress: Progress | None, unfold: Unfold[Times]) -> Timeline | Times:
-        """Simulate representative ranks; of a deadlock, name the waiting ranks among all."""
-        if reason := self.not_worth():
-            timeline = self._simulated(self.workload, progress)
-            return replace(timeline, folded=f"nothing is folded: {reason}")
-        folded = self.site.findings.folds.fold(self.workload, self.site.costs, self.seen)
-        try:
-            timeline = self._simulated(folded.workload, progress)
-        except DeadlockError:
-            self._simulated(self.workload, None)
-            raise
-        return unfold(folded, timeline)
 
     def not_worth(self) -> str:
         """Return why folding is not tried; "" if it is."""

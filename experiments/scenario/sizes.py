@@ -21,7 +21,6 @@ from experiments.scenario.change import (
     Changed,
     Edited,
     Scaled,
-    check_fits,
     nodes_of,
     timed_on,
     weighted_uncertainty,
@@ -154,7 +153,6 @@ def _restaged(scenario: Scenario, request: Size) -> Changed:
             raise WhatIfError(f"{STAGES}: the pipeline has {pipeline.stages}, not {request.now}")
         ranks = workload.job_ranks // request.now * request.then
         nodes = nodes_of(scenario, ranks)
-        check_fits(scenario.cluster, ranks, nodes)
         divided, schedule = restaged(workload, launched, pipeline, _ORDERS, request.then)
         after = _in_order(replace(scenario, workload=divided, nodes=nodes))
     note = (
@@ -212,7 +210,6 @@ def _other_degree(scenario: Scenario, request: Size) -> Changed:
     with _refusal(f"{TENSOR}: the layers cannot be divided otherwise"):
         layout = ReplicaLayout(workload.job_ranks, now, then)
         nodes = nodes_of(scenario, layout.job_ranks)
-        check_fits(scenario.cluster, layout.job_ranks, nodes)
         size = workload.calls.size
         smaller = gradients[workload.calls.group] & (size >= SIZEABLE)
         divided = after.workload.with_calls(size=np.where(smaller, size * factors.weights, size))

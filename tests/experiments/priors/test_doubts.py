@@ -13,7 +13,7 @@ from rich.console import Console
 import twofold as tf
 from experiments.baseline import Settings, baseline, replayed
 from experiments.output.terminal import Amount, print_document
-from experiments.points.utility import UtilityReport, _scenario_or_note, _simulated
+from experiments.points.utility import UtilityReport, utilities
 from experiments.priors.doubts import Doubts, communication_error, hardware_warning, touched
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
@@ -31,9 +31,9 @@ SIZE = 2.0**26
 
 
 def doubled(base, resources):
-    """Rows of what twice of each resource buys, without bounds and intervals."""
-    prepared = {name: _scenario_or_note(base, name, 2.0) for name in resources}
-    return list(_simulated(base, prepared, 2.0, lambda _: None).values())
+    """Rows of what twice of each resource buys, in the order of the resources."""
+    rows = {row.resource: row for row in utilities(base, 2.0, resources)}
+    return [rows[name] for name in resources]
 
 
 def builder_of(ranks=2):

@@ -222,9 +222,14 @@ def memory_use(deployment: Deployment) -> MemoryUse:
         raise ClusterError(f"{deployment.cluster.name}: accelerator.memory is missing: give it")
     model, by, p = deployment.model, deployment.engine, deployment.parallelism
     weights = _weights(deployment) + math.fsum(map(_weights, drafting(deployment)))
-    activations = max(
-        by.tokens * _widest(model, p) * 2.0, by.sequences * model.vocabulary * by.sampling
-    )
+    # Elements per token that a pass keeps at its widest point, on a rank
+    inner = 2 * max(model.ffn or 0, model.hidden * 4) / p.tp
+    if experts := model.experts:
+        # Inputs of experts' two products, of which the outputs may take the place of the first.
+        width = experts.hidden / p.expert_tp
+        inner = max(inner, experts.top_k / p.ep * (max(2 * width, model.hidden) + width))
+    widest = float(4 * model.hidden + inner)
+    activations = max(by.tokens * widest * 2.0, by.sequences * model.vocabulary * by.sampling)
     left = {
         "total": size * by.memory_fraction - weights - activations - _CONTEXT,
         "static": (size - _CONTEXT) * by.memory_fraction - weights,
@@ -245,16 +250,6 @@ def memory_use(deployment: Deployment) -> MemoryUse:
         need = f"{blocks * token * by.block / 1e9:.0f} GB"
         raise WorkloadError(f"blocks {blocks}: they need {need} of {size / 1e9:.1f} GB of memory")
     return MemoryUse(size, weights, activations, _CONTEXT, left, token, blocks)
-
-
-def _widest(model: Model, p: Parallelism) -> float:
-    """Return the elements per token that a pass keeps at its widest point, on a rank."""
-    inner = 2 * max(model.ffn or 0, model.hidden * 4) / p.tp
-    if experts := model.experts:
-        # Inputs of experts' two products, of which the outputs may take the place of the first.
-        width = experts.hidden / p.expert_tp
-        inner = max(inner, experts.top_k / p.ep * (max(2 * width, model.hidden) + width))
-    return float(4 * model.hidden + inner)
 
 
 def drafting(deployment: Deployment) -> list[Deployment]:

@@ -234,6 +234,12 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         deployment = as_recording(deployment)
     neighbours = [_neighbour(each, plan, cluster) for each in _others(plan)]
     deployment, beside = _dividing_memory(deployment, neighbours, _models_beside(plan))
+    patience = 0.0  # the time (s) after which a request has missed its SLO, if that has an effect
+    if plan.policy == "slo":
+        slo = slo_of(plan)
+        if slo is None or slo.ttft is None:
+            raise WorkloadError("policy slo goes by the SLO's TTFT: give slo: ttft 500 ms")
+        patience = slo.ttft
     instances = Instances(
         deployment=deployment,
         count=plan.instances,
@@ -246,7 +252,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         by_priority=plan.policy == "priority",
         host_cache=_read_host_cache(plan),
         shares_host_cache=(plan.host_cache or "").endswith(_SHARED),
-        patience=_patience(plan),
+        patience=patience,
         scaling=None if plan.scale is None else _read_scaling(plan.scale),
         beside=beside,
     )
@@ -402,16 +408,6 @@ def _share(plan: ServingPlan, model: str) -> Requests:
     return table.rows(rows)
 
 
-def _patience(plan: ServingPlan) -> float:
-    """Return the time (s) after which a request has missed its SLO; 0 if that has no effect."""
-    if plan.policy != "slo":
-        return 0.0
-    slo = slo_of(plan)
-    if slo is None or slo.ttft is None:
-        raise WorkloadError("policy slo goes by the SLO's TTFT: give slo: ttft 500 ms")
-    return slo.ttft
-
-
 def _words(pattern: re.Pattern[str], text: str, field: str, example: str) -> re.Match[str]:
     """Match the text of a field, or refuse it with an example of the syntax."""
     words = pattern.fullmatch(text.strip())
@@ -464,13 +460,18 @@ def _deployment(plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, .
     speculation = None if plan.speculation is None else _read_speculation(plan.speculation)
     if speculation is not None and speculation.draft is not None and deployment.parallelism.dp > 1:
         raise WorkloadError("a draft model has no data-parallel ranks beside it: use mtp or ngram")
+    adapters = None
+    if plan.adapters is not None:
+        adapters = replace(_read_adapters(plan.adapters), slots=plan.max_loras or 0)
+    elif plan.max_loras is not None:
+        raise WorkloadError(f"max_loras {plan.max_loras}: give --adapters '8 of rank 16'")
     return replace(
         deployment,
         engine=engine,
         blocks=plan.blocks,
         dcp=plan.dcp,
         speculation=speculation,
-        adapters=_adapters(plan),
+        adapters=adapters,
         encoder=None if plan.encoder is None else _read_encoder(plan.encoder),
         imbalance=None if skew is None else parse_imbalance(skew),
     )
@@ -482,15 +483,6 @@ def _read_encoder(text: str) -> Encoder:
     numbers = [int(number or 0) for number in words.groups()[1:]]
     model = load_model(words[1])
     return Encoder(model=model, images=numbers[0], patches=numbers[1], accelerators=numbers[2])
-
-
-def _adapters(plan: ServingPlan) -> Adapters | None:
-    """Return the adapters of a plan; None if there are none."""
-    if plan.adapters is None:
-        if plan.max_loras is not None:
-            raise WorkloadError(f"max_loras {plan.max_loras}: give --adapters '8 of rank 16'")
-        return None
-    return replace(_read_adapters(plan.adapters), slots=plan.max_loras or 0)
 
 
 def _read_adapters(text: str) -> Adapters:

@@ -38,7 +38,7 @@ from experiments.evaluate.serving_instances import (
     pcie_rate,
 )
 from experiments.evaluate.serving_scaling import Autoscaler, switches
-from experiments.scenario.timed_calls import CacheTransfers, Computed, Part, collective_time
+from experiments.scenario.timed_calls import CacheTransfers, Computed, collective_time
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
     BESIDE,
@@ -56,7 +56,7 @@ from simulator.serving.loop import (
 from simulator.serving.schedulers import LATE, SCHEDULERS, Columns, Rules
 from simulator.serving.state import Client, Fleet, Host, Pool, RunState, run_state
 from simulator.serving.surface import Batch, iteration_time
-from simulator.support.arrays import Floats, Ints, Longs, offsets
+from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import WorkloadError
 from simulator.support.limits import limits
 from simulator.support.quantities import CENTURY
@@ -173,7 +173,10 @@ def _run_of(
         hashes = requested.hashes if instances.caches_prefixes else None
         requested = columns_of(requested)
     columns = _columns(instances, requested, seed)
-    _check_size(instances, columns)
+    count, tokens = len(columns.prompt), int(columns.output.sum())
+    if (most := max(instances.count, instances.decode_count)) > max(count, FEW):
+        raise WorkloadError(f"{most} instances for {count} requests: most would serve none")
+    limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
     if instances.encoders and client.concurrency:
         raise WorkloadError("encoders of their own need an open loop: give --rate or --requests")
     where = before.deployment.cluster
@@ -223,15 +226,6 @@ def _columns(instances: Instances, requested: Columns, seed: int) -> Columns:
     return columns
 
 
-def _check_size(instances: Instances, columns: Columns) -> None:
-    """Refuse more instances than requests, or more work than the limit."""
-    count, tokens = len(columns.prompt), int(columns.output.sum())
-    most = max(instances.count, instances.decode_count)
-    if most > max(count, FEW):
-        raise WorkloadError(f"{most} instances for {count} requests: most would serve none")
-    limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
-
-
 def _fleet_of(
     instances: Instances, columns: Columns, unit: int, before: Instances, host: float
 ) -> Fleet:
@@ -265,8 +259,15 @@ def _finish(runs: Sequence[_Run]) -> Steps:
         if meet and not (run.scaler or run.instances.outages or run.fleet.first.stages > 1)
     ]
     for run in runs:
-        if run not in together:
-            _run_apart(run)
+        if run in together:
+            continue
+        if run.scaler is not None:
+            while run.reason in (PAUSED, REACHED):
+                run.go_on(run.scaler.next)
+                if run.reason == REACHED and not run.scaler.act(run.scaler.next):
+                    run.reason = STUCK
+        while run.reason == PAUSED:
+            run.go_on(math.inf)
     if not meet:
         return ()
     network = CacheTransfers(first.deployment.cluster, first.ranks_in_use)
@@ -281,7 +282,15 @@ def _finish(runs: Sequence[_Run]) -> Steps:
 def _repeat(runs: Sequence[_Run], senders: Sequence[_Run], network: CacheTransfers) -> Steps:
     """Let training jobs repeat their steps, unless no link of theirs can be another's."""
     jobs, steps = runs[0].instances.jobs, list[tuple[float, Sequence[float] | None]]()
-    caches = [network.links_between(*_ranks_of_pools(run)) for run in senders if jobs]
+    caches = []  # the links between ranks that prefill and ranks that decode
+    for run in senders if jobs else ():
+        pools = run.instances.deployment, run.instances.decode or run.instances.deployment
+        counts = run.instances.count, run.instances.decode_count
+        ranks = (
+            np.arange(begin, begin + count * pool.parallelism.ranks, dtype=np.int32)
+            for begin, count, pool in zip(run.ranks, counts, pools, strict=True)
+        )
+        caches.append(network.links_between(*ranks))
     for training in jobs:
         workload = training.on_cluster(network.ranks)
         job, alone = network.job(training.name, workload)
@@ -299,32 +308,6 @@ def _repeat(runs: Sequence[_Run], senders: Sequence[_Run], network: CacheTransfe
         else:
             steps.append((alone, None))
     return tuple(steps)
-
-
-def _ranks_of_pools(run: _Run) -> tuple[Ints, Ints]:
-    """Return the ranks that prefill and those that decode."""
-    instances = run.instances
-    decode = instances.decode or instances.deployment
-    counts = (
-        instances.count * instances.deployment.parallelism.ranks,
-        instances.decode_count * decode.parallelism.ranks,
-    )
-    first, second = (
-        np.arange(begin, begin + count, dtype=np.int32)
-        for begin, count in zip(run.ranks, counts, strict=True)
-    )
-    return first, second
-
-
-def _run_apart(run: _Run) -> None:
-    """Run a fleet to the end that shares nothing."""
-    if run.scaler is not None:
-        while run.reason in (PAUSED, REACHED):
-            run.go_on(run.scaler.next)
-            if run.reason == REACHED and not run.scaler.act(run.scaler.next):
-                run.reason = STUCK
-    while run.reason == PAUSED:
-        run.go_on(math.inf)
 
 
 def _enter(runs: Sequence[_Run], network: CacheTransfers, shares: str) -> None:
@@ -377,28 +360,34 @@ def _run_together(runs: Sequence[_Run], network: CacheTransfers) -> None:
                 _share_links(each, network, now)
             come += network.advance(now)
         for number in come:
-            _come(runs, number, now)
+            if number < 0:  # an iteration of an instance ends
+                owner = [each for each in runs if each.first <= -1 - number][-1]
+                _end_iteration(owner, -1 - number - owner.first, now)
+            else:  # a request's cache arrives
+                owner = [each for each in runs if each.request <= number][-1]
+                owner.state.sums["now"] = owner.due = now
+                deliver(owner.state, number - owner.request)
 
 
 def _send(run: _Run, network: CacheTransfers, now: float) -> None:
-    """Begin to send the caches that a fleet has prefilled."""
+    """Begin to send the caches that a fleet has prefilled: whole blocks, from rank to rank."""
+    prefill, decode = run.instances.deployment, run.instances.decode
+    assert decode is not None  # noqa: S101 - who has transfers has who decodes
+    p, first, block = prefill.parallelism, run.fleet.first, prefill.engine.block
     for request in run.state.sends[: run.state.sums["sends"][0]].tolist():
-        parts, ready = _parts(run, request), _ready(run, request)
-        instance = int(run.state.states["worker"][request])
-        instance = run.first + instance // run.fleet.first.width
-        network.begin(now, run.request + request, parts, ready, instance)
+        row = run.state.states[request]
+        tokens = -(-int(row["prompt"]) // block) * block
+        source = run.ranks[0] + int(row["worker"]) * p.tp * p.cp
+        target = run.ranks[1] + (int(row["target"]) - first.workers) * decode.parallelism.tp
+        parts = parts_of(prefill, decode, cache_bytes(decode) * tokens, (source, target))
+        instance = int(row["worker"]) // first.width
+        ready: Computed = ()
+        if row["plan"]:  # some of it is computed in this iteration
+            times, last = run.state.instances[instance], float(row["plan"] / row["prompt"])
+            span = float(times["begun"]), float(times["planned"])
+            ready = computed_by_layer(*span, prefill.model.layers, last)
+        network.begin(now, run.request + request, parts, ready, run.first + instance)
     run.state.sums["sends"] = run.state.sums["shared"] = 0
-
-
-def _come(runs: Sequence[_Run], number: int, now: float) -> None:
-    """End an iteration, -1 - its instance, or deliver a request's cache."""
-    if number < 0:
-        owner = [each for each in runs if each.first <= -1 - number][-1]
-        _end_iteration(owner, -1 - number - owner.first, now)
-        return
-    owner = [each for each in runs if each.request <= number][-1]
-    owner.state.sums["now"] = owner.due = now
-    deliver(owner.state, number - owner.request)
 
 
 def _share_links(run: _Run, network: CacheTransfers, now: float) -> None:
@@ -434,31 +423,6 @@ def _end_iteration(run: _Run, number: int, now: float) -> None:
     sums["prefill_time" if row["chunks"] else "decode_time"] += late
     if row["row"] < len(run.state.log):
         run.state.log["end"][row["row"]] = now
-
-
-def _parts(run: _Run, request: int) -> list[Part]:
-    """Return the messages between ranks for a request's cache: whole blocks."""
-    instances, states = run.instances, run.state.states
-    prefill, decode = instances.deployment, instances.decode
-    assert decode is not None  # noqa: S101 - who has transfers has who decodes
-    block = prefill.engine.block
-    tokens = -(-int(states["prompt"][request]) // block) * block
-    target = int(states["target"][request]) - run.fleet.first.workers
-    p = prefill.parallelism
-    source = run.ranks[0] + int(states["worker"][request]) * p.tp * p.cp
-    begin = run.ranks[1] + target * decode.parallelism.tp
-    return parts_of(prefill, decode, cache_bytes(decode) * tokens, (source, begin))
-
-
-def _ready(run: _Run, request: int) -> Computed:
-    """Return when which share of a request's cache is computed, if some is in this iteration."""
-    row = run.state.states[request]
-    if not row["plan"]:
-        return ()
-    times = run.state.instances[row["worker"] // run.fleet.first.width]
-    layers = run.instances.deployment.model.layers
-    span = float(times["begun"]), float(times["planned"])
-    return computed_by_layer(*span, layers, float(row["plan"] / row["prompt"]))
 
 
 _MORE_ROOM = "more tensor ranks, or an 8-bit cache", "more of them: their number is given (blocks)"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Watch
 from simulator.analysis.steady import Steady, SteadyStep, Window, is_steady, steady
-from simulator.edits.jobs import FoldedJobs, fold_jobs
+from simulator.edits.jobs import fold_jobs
 from simulator.engine.repeating import JobSteps, RepeatedJob, repeat_together
 from simulator.engine.simulate import Progress
 from simulator.folding.fold import PAYS
@@ -115,25 +115,31 @@ def shared(
     for job, timeline in zip(jobs, alone, strict=True):
         if not timeline.makespan > 0:
             raise WhatIfError(f"job {job.name}: its step takes no time: there is nothing to repeat")
-    parts = _groups_by_links(_uses(alone))
+    uses = _uses(alone).astype(np.int64)
+    meets = (uses @ uses.T) > 0
     rows: list[SharedJob | None] = [None] * len(jobs)
     groups = []
-    for part in parts:
+    for part in _groups(meets):
         if len(part) == 1:
-            rows[part[0]] = _by_itself(alone[part[0]])
+            by_itself, step = alone[part[0]], alone[part[0]].makespan
+            steps = SteadyStep(0, 1, step, step, step, 0.0)
+            rows[part[0]] = SharedJob(by_itself, steps, (), {}, None, by_itself.workload)
             continue
         some = [jobs[number] for number in part]
         group = _together(some, [alone[number] for number in part], window, keep, watch)
         groups.append((part, group.settled))
-        for number, row in zip(part, group.rows(_meets(alone, part)), strict=True):
+        met = [
+            tuple(neighbour for neighbour in part if neighbour != job and meets[job, neighbour])
+            for job in part
+        ]
+        for number, row in zip(part, group.rows(met), strict=True):
             rows[number] = row
     return Sharing(alone[0].topology, tuple(row for row in rows if row), tuple(groups))
 
 
-def _groups_by_links(uses: NDArray[np.bool_]) -> list[tuple[int, ...]]:
-    """Group jobs that share links, directly or through others, by a mask of jobs and links."""
-    part = list(range(len(uses)))
-    meets = (uses.astype(np.int64) @ uses.T.astype(np.int64)) > 0
+def _groups(meets: NDArray[np.bool_]) -> list[tuple[int, ...]]:
+    """Group jobs that share links, directly or through others, by which jobs meet."""
+    part = list(range(len(meets)))
     for job, second_job in zip(*np.nonzero(meets), strict=True):
         low, high = sorted((part[job], part[second_job]))
         part = [low if number == high else number for number in part]
@@ -147,24 +153,6 @@ def _uses(alone: Sequence[Timeline]) -> NDArray[np.bool_]:
     """Mask of finite-bandwidth links over which each job sends bytes, shape ``(jobs, links)``."""
     finite = np.isfinite(alone[0].topology.bandwidth)
     return np.array([(timeline.link_bytes > 0) & finite for timeline in alone])
-
-
-def _meets(alone: Sequence[Timeline], part: Sequence[int]) -> list[tuple[int, ...]]:
-    uses = _uses(alone)
-    return [
-        tuple(
-            second_job
-            for second_job in part
-            if second_job != job and (uses[job] & uses[second_job]).any()
-        )
-        for job in part
-    ]
-
-
-def _by_itself(alone: Timeline) -> SharedJob:
-    step = alone.makespan
-    steps = SteadyStep(0, 1, step, step, step, 0.0)
-    return SharedJob(alone, steps, (), {}, None, alone.workload)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,22 +170,16 @@ class _JobGroup:
 
     def rows(self, meets: Sequence[tuple[int, ...]]) -> list[SharedJob]:
         """Return the results of each job."""
+        # Utilisation of each link that several jobs use (0 to 1); 0 for all others
+        bandwidth = self.alone[0].topology.bandwidth
+        pairs = zip(self.alone, self.settled.jobs, strict=True)
+        rate = sum(timeline.link_bytes / steps.mean for timeline, steps in pairs)
+        full = np.where(_uses(self.alone).sum(axis=0) > 1, rate, 0.0) / bandwidth
         columns = (self.alone, self.settled.jobs, meets, self.done, self.jobs)
-        full = self._full()
         return [
             SharedJob(alone, steps, met, self._lost(number, full), done, job.workload)
             for number, (alone, steps, met, done, job) in enumerate(zip(*columns, strict=True))
         ]
-
-    def _full(self) -> Floats:
-        """Utilisation of each link that several jobs use (0 to 1); 0 for all others."""
-        uses = [timeline.link_bytes for timeline in self.alone]
-        steps = [row.mean for row in self.settled.jobs]
-        rate = sum(moved / step for moved, step in zip(uses, steps, strict=True))
-        return (
-            np.where(_uses(self.alone).sum(axis=0) > 1, rate, 0.0)
-            / self.alone[0].topology.bandwidth
-        )
 
     def _lost(self, number: int, full: Floats) -> Lost:
         """Attribute the delay of a job's calls, in a counted step, to links."""
@@ -230,12 +212,17 @@ def _together(
     longest = max(lengths)
     if fsum(longest / length for length in lengths) * (window.warm_up + 3) > _MOST_STEPS:
         raise _check_lengths(jobs, lengths)
-    folded = _fold_all([job.scenario for job in jobs])
-    workloads = folded.workloads
+    # Fold equivalent ranks where that pays and one library plans for all jobs
+    workloads = tuple(job.scenario.workload for job in jobs)
+    first = jobs[0].scenario
+    stands_for = np.ones(first.ranks)
+    if first.fold is not False and all(job.scenario.site is first.site for job in jobs):
+        pays = 0.0 if first.fold else PAYS
+        costs, parts = first.site.costs, first.site.parts
+        folded = fold_jobs(workloads, costs, first.seen, pays=pays, part=parts)
+        workloads, stands_for = folded.workloads, folded.stands_for
     repeated = [
-        RepeatedJob(
-            job.name, workload, job.scenario.site.costs, job.begins, stands_for=folded.stands_for
-        )
+        RepeatedJob(job.name, workload, job.scenario.site.costs, job.begins, stands_for=stands_for)
         for job, workload in zip(jobs, workloads, strict=True)
     ]
     names = ", ".join(job.name for job in jobs)
@@ -249,16 +236,6 @@ def _together(
     once = [replace(job, begins=0.0, steps=1) for job in repeated]
     before = [repeat_together([job], topology).jobs[0].lost[0] for job in once]
     return _JobGroup(alone, repeated, repeated_jobs.jobs, settled, before)
-
-
-def _fold_all(scenarios: Sequence[Scenario]) -> FoldedJobs:
-    """Fold equivalent ranks where that pays and one library plans for all jobs."""
-    workloads = tuple(scenario.workload for scenario in scenarios)
-    first = scenarios[0]
-    if first.fold is False or any(scenario.site is not first.site for scenario in scenarios):
-        return FoldedJobs(workloads, np.ones(first.ranks), "")
-    pays = 0.0 if first.fold else PAYS
-    return fold_jobs(workloads, first.site.costs, first.seen, pays=pays, part=first.site.parts)
 
 
 def _check_lengths(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatIfError:

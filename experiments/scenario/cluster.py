@@ -23,11 +23,11 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
 from simulator.accelerators import HALVES
 from simulator.edits.ops import durations_scaled
-from simulator.support.arrays import Floats, Mask
+from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.topology import SCALE_OUT
-from simulator.workload import What
+from simulator.workload import What, Workload
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
 from topologies.cluster.changed import with_fields, with_setting
 from topologies.cluster.kinds import by_kind, differing
@@ -52,7 +52,14 @@ def parse_value(resource: str, text: str) -> float:
 def set_resource(scenario: Scenario, resource: str, value: float) -> Changed:
     """Set a value of the cluster."""
     if resource == MEMORY_BANDWIDTH:
-        return memory_bandwidth(value / _own_memory_bandwidth(scenario)).apply(scenario)
+        of_kinds = kinds_of(scenario.cluster).values() if scenario.cluster.node_kinds else ()
+        own = {each.accelerator.memory_bandwidth for each in of_kinds or (scenario.cluster,)}
+        if len(own) > 1:
+            raise WhatIfError(f"kinds of node differ in {MEMORY_BANDWIDTH}: write a factor, as x2")
+        (bandwidth,) = own
+        if bandwidth is None:
+            raise WhatIfError(_NO_MEMORY_BANDWIDTH)
+        return memory_bandwidth(value / float(bandwidth)).apply(scenario)
     values = resource_values(scenario.cluster)
     kinds = by_kind(scenario.cluster, resource, values)
     if kinds and differing(kinds):
@@ -62,17 +69,6 @@ def set_resource(scenario: Scenario, resource: str, value: float) -> Changed:
     factor = value / values[resource] if values.get(resource) else 1.0
     check_factor(factor)
     return Multiplied(resource, factor).apply(scenario)
-
-
-def _own_memory_bandwidth(scenario: Scenario) -> float:
-    kinds = kinds_of(scenario.cluster).values() if scenario.cluster.node_kinds else ()
-    values = {each.accelerator.memory_bandwidth for each in kinds or (scenario.cluster,)}
-    if len(values) > 1:
-        raise WhatIfError(f"kinds of node differ in {MEMORY_BANDWIDTH}: write a factor, as x2")
-    (value,) = values
-    if value is None:
-        raise WhatIfError(_NO_MEMORY_BANDWIDTH)
-    return float(value)
 
 
 _NO_MEMORY_BANDWIDTH = "the cluster file has no accelerator.memory_bandwidth"
@@ -189,35 +185,60 @@ def _exchanged(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Cha
     """Exchange accelerators, of one kind of node or of all."""
     if scenario.cluster.node_kinds:
         scenario = scenario.whole()  # copies sit on nodes of other kinds
-    workload, cluster = scenario.workload, scenario.cluster
-    if workload.flops is None and workload.traffic is None:
-        return _recognised(scenario, exchange, kind)
+    has_work = scenario.workload.flops is not None or scenario.workload.traffic is not None
+    scale = _by_work if has_work else _recognised
+    workload, unsure, note = scale(scenario, exchange, kind)
+    after = replace(
+        scenario,
+        workload=workload,
+        cluster=_with_accelerator(scenario.cluster, exchange, kind),
+        kernel_error=scenario.kernel_error + weighted_uncertainty(workload, unsure),
+        timed_on=None,
+    )
+    return Changed(after, f"{_names(scenario, exchange, kind)}: {note}")
+
+
+def _by_work(
+    scenario: Scenario, exchange: _Exchange, kind: str | None
+) -> tuple[Workload, Floats, str]:
+    """Scale kernels of known FLOPs or bytes; return the step, their errors (log), and a note."""
+    from experiments.scenario.recognised import worked_alike
+    from traces.generate.kernel_times.times import COMPARED, kernel_error
+
+    workload = scenario.workload
     flops, traffic = (
         np.zeros(len(workload)) if amount is None else np.nan_to_num(amount)
         for amount in (workload.flops, workload.traffic)
     )
     is_known = (workload.what == What.COMPUTE) & ((flops > 0) | (traffic > 0))
-    ratio, unsure = _compared(scenario, is_known, flops, traffic, exchange).T
+    compared = np.full((len(workload), 2), (1.0, 0.0))
+    for members, chip in chips_of(scenario):
+        ops = is_known & (workload.rank >= members.start) & (workload.rank < members.stop)
+        chips, work = (chip, exchange(chip)), (flops[ops], traffic[ops])
+        before, after = (_roofline(each, *work) for each in chips)
+        if all(each.memory_bandwidth and each.peak.keys() & set(HALVES) for each in chips):
+            tabled = [as_tabled(each) for each in chips]
+            if are_alike(*tabled):
+                compared[ops] = worked_alike(workload.duration[ops], work, *tabled)
+                continue
+        compared[ops, 0] = after / before
+        compared[ops, 1] = kernel_error(COMPARED).shared
+    ratio, unsure = compared.T
     if kind is not None:
         is_known &= ops_of_kind(scenario, kind)
     if not is_known.any():
         raise WhatIfError("the trace gives no kernel's FLOPs or bytes")
     unscaled = int(((workload.what == What.COMPUTE) & ~is_known).sum())
     kept = "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
-    note = (
-        f"{_names(scenario, exchange, kind)}: {count_ops(workload, is_known)}; {unscaled:,} {kept}"
-    )
     faster = durations_scaled(workload, is_known, ratio)
     unsure = np.where(is_known & (ratio != 1), unsure, 0.0)
-    error = scenario.kernel_error + weighted_uncertainty(faster, unsure)
-    after_scenario = replace(scenario, workload=faster, kernel_error=error, timed_on=None)
-    return Changed(
-        replace(after_scenario, cluster=_with_accelerator(cluster, exchange, kind)), note
-    )
+    return faster, unsure, f"{count_ops(workload, is_known)}; {unscaled:,} {kept}"
 
 
-def _recognised(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Changed:
-    """Scale recognised kernels, each by the table of its kind."""
+def _recognised(
+    scenario: Scenario, exchange: _Exchange, kind: str | None
+) -> tuple[Workload, Floats, str]:
+    """Scale recognised kernels, each by the table of its kind; returns as :func:`_by_work`."""
     from experiments.scenario.recognised import compared, compared_alike, recognise
 
     workload = scenario.workload
@@ -239,12 +260,7 @@ def _recognised(scenario: Scenario, exchange: _Exchange, kind: str | None) -> Ch
             compare = compared_alike if alike else compared
             factors[of_members] = compare(kernels, *chips)[of_members]
     scaled = durations_scaled(workload, is_concerned & kernels.scaled, factors[:, 0])
-    note = f"{_names(scenario, exchange, kind)}: {kernels.described()}"
-    error = scenario.kernel_error + weighted_uncertainty(scaled, factors[:, 1])
-    after = replace(scenario, workload=scaled, kernel_error=error, timed_on=None)
-    return Changed(
-        replace(after, cluster=_with_accelerator(scenario.cluster, exchange, kind)), note
-    )
+    return scaled, factors[:, 1], kernels.described()
 
 
 def _names(scenario: Scenario, exchange: _Exchange, kind: str | None) -> str:
@@ -262,29 +278,6 @@ def _names(scenario: Scenario, exchange: _Exchange, kind: str | None) -> str:
         texts = [[each.name for each in pair] for pair in pairs]
     before, after = (" and ".join(dict.fromkeys(side)) for side in zip(*texts, strict=True))
     return f"{before} → {after}"
-
-
-def _compared(
-    scenario: Scenario, is_known: Mask, flops: Floats, traffic: Floats, exchange: _Exchange
-) -> Floats:
-    """Return the ratio of each op's times on its rank's accelerator, and its error (log)."""
-    from experiments.scenario.recognised import worked_alike
-    from traces.generate.kernel_times.times import COMPARED, kernel_error
-
-    workload = scenario.workload
-    compared = np.full((len(workload), 2), (1.0, 0.0))
-    for members, chip in chips_of(scenario):
-        ops = is_known & (workload.rank >= members.start) & (workload.rank < members.stop)
-        chips, work = (chip, exchange(chip)), (flops[ops], traffic[ops])
-        before, after = (_roofline(each, *work) for each in chips)
-        if all(each.memory_bandwidth and each.peak.keys() & set(HALVES) for each in chips):
-            tabled = [as_tabled(each) for each in chips]
-            if are_alike(*tabled):
-                compared[ops] = worked_alike(workload.duration[ops], work, *tabled)
-                continue
-        compared[ops, 0] = after / before
-        compared[ops, 1] = kernel_error(COMPARED).shared
-    return compared
 
 
 def _with_accelerator(cluster: Cluster, exchange: _Exchange, kind: str | None) -> Cluster:

@@ -73,7 +73,7 @@ def parse_change(text: str) -> Change:
     2
     """
     try:
-        return Change(text, tuple(_part(clause) for clause in _set_once(_clauses(words_of(text)))))
+        return Change(text, tuple(_part(clause) for clause in _clauses(words_of(text))))
     except TwofoldError as error:
         raise WhatIfError(
             f"what-if {text!r}: {error}; 'twofold what-if --help' lists all forms"
@@ -81,7 +81,7 @@ def parse_change(text: str) -> Change:
 
 
 def _clauses(words: list[Word]) -> list[Clause]:
-    """Split at ``and``; take the ranks off the front."""
+    """Split at ``and``; take the ranks off the front; refuse what would be set twice."""
     parts: list[list[Word]] = [[]]
     for word in words:
         if word.is_one_of("and"):
@@ -100,11 +100,6 @@ def _clauses(words: list[Word]) -> list[Clause]:
             clauses.append(Clause(tuple(part)))
         else:
             raise WhatIfError("there is nothing to change")
-    return clauses
-
-
-def _set_once(clauses: list[Clause]) -> list[Clause]:
-    """Refuse two changes of which only the last would count."""
     seen: set[str] = set()
     for clause in clauses:
         first, second, *_ = (*clause.words, Word(""))
@@ -353,49 +348,38 @@ _WRITE = (
 
 def _faulty(words: Sequence[Word]) -> Faulty:
     """Parse a change to a part of the network, such as ``nic 3 of node 2 latency x10``."""
-    words, seed = _without_seed(words)
-    named, factor = _effect(words)
-    value, tier = "bandwidth", None
-    if factor is not None and len(named) > 1 and (found := _value(named[-1])):
-        (value, tier), named = found, named[:-1]
-    first = named[0]
-    part = _share(named, seed) if _is_share(first) else _PARTS[first.text](named)
+    seed = None
+    if len(words) > 2 and words[-2].is_one_of("seed"):
+        seed = whole_of(words[-1].text)
+        if seed is None or seed < 0:
+            raise WhatIfError(f"seed {shown(words[-1].text)} is not a whole number")
+        words = words[:-2]
+    if len(words) < 2:
+        raise WhatIfError(f"say which {words[0].text} and what happens to it; {_WRITE}")
+    *named, effect = words
+    factor, value, tier = None, "bandwidth", None
+    if not effect.is_one_of(_DOWN):
+        factor = _factor_of_part(effect)
+        last = named[-1]
+        of_tier, _, number = last.text.rpartition(".")
+        if len(named) > 1 and not last.quoted and number in _VALUES:
+            value, tier = number, (same_name(of_tier, _TIERS) or of_tier) if of_tier else None
+            named = named[:-1]
+    part = _share(named, seed) if _is_share(named[0]) else _PARTS[named[0].text](named)
     if seed is not None and not isinstance(part, Drawn):
         raise WhatIfError("a seed needs a random draw, such as '1% of links down seed 3'")
     return Faulty(Fault(part, factor, "latency" if value == "latency" else "bandwidth", tier))
 
 
-def _without_seed(words: Sequence[Word]) -> tuple[Sequence[Word], int | None]:
-    if len(words) > 2 and words[-2].is_one_of("seed"):
-        seed = whole_of(words[-1].text)
-        if seed is None or seed < 0:
-            raise WhatIfError(f"seed {shown(words[-1].text)} is not a whole number")
-        return words[:-2], seed
-    return words, None
-
-
-def _effect(words: Sequence[Word]) -> tuple[Sequence[Word], float | None]:
-    """Split off the effect on the part: a factor, None if it is down."""
-    if len(words) < 2:
-        raise WhatIfError(f"say which {words[0].text} and what happens to it; {_WRITE}")
-    *named, last = words
-    if last.is_one_of(_DOWN):
-        return named, None
-    if last.is_one_of("drop"):
+def _factor_of_part(word: Word) -> float:
+    """Parse what happens to a part that is not down: a factor."""
+    if word.is_one_of("drop"):
         raise WhatIfError(f"a part of the network is {_DOWN!r}, it cannot be dropped")
-    if not last.quoted and not re.match(r"x[\d.]", last.text):
-        raise WhatIfError(f"{last.text!r} is neither {_DOWN!r} nor a factor such as x0.5; {_WRITE}")
-    if last.text in ("x0", "x0.0"):
+    if not word.quoted and not re.match(r"x[\d.]", word.text):
+        raise WhatIfError(f"{word.text!r} is neither {_DOWN!r} nor a factor such as x0.5; {_WRITE}")
+    if word.text in ("x0", "x0.0"):
         raise WhatIfError(f"for a part without bandwidth write {_DOWN!r}")
-    return named, factor_of(last)
-
-
-def _value(word: Word) -> tuple[str, str | None] | None:
-    """Parse ``latency`` or ``scale_out.latency``; None if it is neither."""
-    tier, _, value = word.text.rpartition(".")
-    if word.quoted or value not in _VALUES:
-        return None
-    return value, (same_name(tier, _TIERS) or tier) if tier else None
+    return factor_of(word)
 
 
 def _is_share(word: Word) -> bool:

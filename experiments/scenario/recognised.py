@@ -191,20 +191,17 @@ def _by_names(workload: Workload, computing: Mask) -> list[int]:
         sum(time[i] for i, is_few in enumerate(few) if is_few is value) for value in (True, False)
     ]
     usual = times[0] > times[1]
-    return [
-        _by_name(name, usual if is_few is None else is_few)
-        for name, is_few in zip(workload.names, few, strict=True)
-    ]
+    how = []
+    for name, is_few in zip(workload.names, few, strict=True):
+        if _is_product(name):
+            how.append(_FEW_ROWS if (usual if is_few is None else is_few) else _BY_PEAK)
+        else:
+            how.append(_BY_MEMORY if is_elementwise(name) else _KEPT)
+    return how
 
 
 def _is_product(name: str) -> bool:
     return kind_by_name(name) in (UNSIZED_PRODUCTS, UNSIZED_ATTENTION)
-
-
-def _by_name(name: str, few: bool) -> int:  # noqa: FBT001 - one of two ways to scale
-    if _is_product(name):
-        return _FEW_ROWS if few else _BY_PEAK
-    return _BY_MEMORY if is_elementwise(name) else _KEPT
 
 
 _STRIDED_NAMES = re.compile(r"(?<!vectorized_)elementwise_kernel<|CatArrayBatchedCopy<")
@@ -324,8 +321,11 @@ class _Ratios(NamedTuple):
         limited = (share * self.memory) ** _LIMITS + (1.0 - share**_LIMITS) * of_rest**_LIMITS
         whole = running * limited ** (1 / _LIMITS) + (duration - running)
         ratio = np.divide(whole, duration, out=np.ones_like(whole), where=duration > 0)
-        error = max(map(_apart, self)) * kernel_error(ALIKE).shared
-        return np.stack((ratio, np.full(len(ratio), error)), axis=1)
+        # How much a ratio changes times, over what that of the compared cards did, either way
+        apart = max(
+            (1 - each) / (1 - (_COMPARED_ON if each < 1 else 1 / _COMPARED_ON)) for each in self
+        )
+        return np.stack((ratio, np.full(len(ratio), apart * kernel_error(ALIKE).shared)), axis=1)
 
 
 def _share_of_memory(duration: Floats, traffic: Floats, recorded: Accelerator) -> Floats:
@@ -333,12 +333,6 @@ def _share_of_memory(duration: Floats, traffic: Floats, recorded: Accelerator) -
     running = np.maximum(duration - LAUNCHED, 0.0)
     moved = traffic / _reached_memory(recorded)
     return np.divide(moved, running, out=np.ones_like(moved), where=running > 0).clip(max=1.0)
-
-
-def _apart(ratio: float) -> float:
-    """Return how much a ratio changes times, over what the compared cards' did, either way."""
-    compared_on = _COMPARED_ON if ratio < 1 else 1 / _COMPARED_ON
-    return (1 - ratio) / (1 - compared_on)
 
 
 def _peaks(dtype: str, recorded: Accelerator, target: Accelerator) -> float | None:
@@ -599,7 +593,13 @@ class ShapedKernels:
         """
         workload, times, unknown = self.workload, _times(chip), (np.nan, np.nan)
         by_operator = [_operator_at_size(each, factors, times) for each in self.operators]
-        by_name = [_named_at_size(name, factors) for name in workload.names]
+        elementwise = factors.tokens * factors.widths, kernel_error(MORE_ROWS).shared
+        by_name = [  # of kernels without operator
+            (factors.weights, 0.0)
+            if OPTIMISER.search(name)
+            else (elementwise if is_elementwise(name) else None)
+            for name in workload.names
+        ]
         of_operator, of_name = (
             np.array([*(each or unknown for each in by), unknown]) for by in (by_operator, by_name)
         )
@@ -614,15 +614,6 @@ class ShapedKernels:
                 f" shape, most of it {_longest(workload, rest)}{_RECORD_SHAPES}"
             )
         return np.where(np.isnan(scaled) | ~computing[:, None], (1.0, 0.0), scaled)
-
-
-def _named_at_size(name: str, factors: Factors) -> tuple[float, float] | None:
-    """Return the factor on the time of a kernel without operator, and its error (log)."""
-    if OPTIMISER.search(name):
-        return factors.weights, 0.0
-    if is_elementwise(name):
-        return factors.tokens * factors.widths, kernel_error(MORE_ROWS).shared
-    return None
 
 
 def _operator_at_size(

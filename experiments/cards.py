@@ -26,7 +26,7 @@ from topologies.cluster.catalog import complaints
 from traces.core.loaded import Loaded
 
 if TYPE_CHECKING:
-    from traces.card.card import ArchitectureSection, WorkloadCard
+    from traces.card.card import WorkloadCard
 
 _TRAINING = "model_fwd_bwd_pass"
 
@@ -59,19 +59,14 @@ def step_flops(card: "WorkloadCard") -> StepFlops:
         return StepFlops(None, f"granularity {model.granularity}: not a whole training step")
     scope = (data.batch_size_scope or "global").lower()
     replicas = 1 if scope == "global" else card.parallelism.dp
-    per_token = _per_token(model.model_arch, data.seq_len)
-    if per_token is None or data.batch_size is None or data.seq_len is None or replicas is None:
+    arch = model.model_arch
+    parts = arch.num_params, arch.num_layers, arch.num_heads, arch.head_dim, data.seq_len
+    if None in (*parts, data.batch_size, replicas):
         return StepFlops(None, "the card lacks model_arch, batch_size, seq_len or data parallelism")
-    return StepFlops(per_token * data.batch_size * replicas * data.seq_len, "")
-
-
-def _per_token(arch: "ArchitectureSection", tokens: int | None) -> float | None:
-    parts = arch.num_params, arch.num_layers, arch.num_heads, arch.head_dim, tokens
-    if None in parts:
-        return None
-    params, layers, heads, dimension, length = (float(part or 0) for part in parts)
+    params, layers, heads, dimension, tokens = (float(part or 0) for part in parts)
     embedding = arch.num_params_embedding or 0
-    return 6 * max(0.0, params - embedding) + 12 * layers * heads * dimension * length
+    per_token = 6 * max(0.0, params - embedding) + 12 * layers * heads * dimension * tokens
+    return StepFlops(per_token * (data.batch_size or 0) * (replicas or 0) * tokens, "")
 
 
 def peak_of(peaks: dict[str, float], precision: str | None) -> float | None:
@@ -208,8 +203,17 @@ def _bandwidth(card: "WorkloadCard", loaded: Loaded, source: str) -> Iterator[st
     fabric = load_cluster(cluster.nearest).scale_out if cluster is not None else None
     if on_card.scale_out is not None and fabric is not None:
         yield from _bits_for_bytes("scale-out", on_card.scale_out, fabric.bandwidth)
-    if on_card.scale_up is not None:
-        yield from _impossible_busbw(card, loaded.workload, on_card.scale_up, cluster)
+    if on_card.scale_up is None:
+        return
+    adds = cluster is not None and cluster.cluster.scale_up.in_network_reduction
+    fastest = max(_busbws(loaded.workload, card.xpu.count_per_node, adds=adds), default=None)
+    if fastest is not None and fastest[0] > _NOISE * on_card.scale_up:  # no port can carry that
+        number = on_card.scale_up * 8 / 1e9
+        means = f"; perhaps {number:g} is GB/s, not Gb/s" * (fastest[0] <= 8 * on_card.scale_up)
+        yield (
+            f"scale-up bandwidth {number:g} Gb/s is {format_quantity(on_card.scale_up, 'B/s')}, but"
+            f" {fastest[1]} ran at a busbw of {format_quantity(fastest[0], 'B/s')}{means}"
+        )
 
 
 def _bits_for_bytes(tier: str, on_card: float, expected: float) -> Iterator[str]:
@@ -222,22 +226,6 @@ def _bits_for_bytes(tier: str, on_card: float, expected: float) -> Iterator[str]
                 f"{factor:g}th of the {format_quantity(expected, 'B/s')} of this hardware: "
                 f"perhaps {number:g} is {means}"
             )
-
-
-def _impossible_busbw(
-    card: "WorkloadCard", workload: Workload, scale_up: float, described: "CardCluster | None"
-) -> Iterator[str]:
-    """Find a measured busbw that a port of this bandwidth cannot carry."""
-    adds = described is not None and described.cluster.scale_up.in_network_reduction
-    fastest = max(_busbws(workload, card.xpu.count_per_node, adds=adds), default=None)
-    if fastest is None or fastest[0] <= _NOISE * scale_up:
-        return
-    number = scale_up * 8 / 1e9
-    means = f"; perhaps {number:g} is GB/s, not Gb/s" if fastest[0] <= 8 * scale_up else ""
-    yield (
-        f"scale-up bandwidth {number:g} Gb/s is {format_quantity(scale_up, 'B/s')}, but "
-        f"{fastest[1]} ran at a busbw of {format_quantity(fastest[0], 'B/s')}{means}"
-    )
 
 
 def _busbws(workload: Workload, per_node: int | None, *, adds: bool) -> Iterator[tuple[float, str]]:
@@ -344,7 +332,14 @@ def _with_bandwidths(card: "WorkloadCard", nearest: Cluster, source: str) -> Car
                 f"{tier}.bandwidth is {after[0]} on the card, {after[1]} on {nearest.name}"
             )
     if per_node != nearest.ranks_per_node:
-        data |= _other_node(data, nearest, per_node)
+        data["ranks_per_node"] = per_node
+        up, out = nearest.scale_up, nearest.scale_out
+        if up.size == nearest.ranks_per_node and up.dimensions is None:
+            # Each node is a domain with its share of NICs.
+            data["scale_up"] |= {"size": per_node}
+            if out is not None:
+                share = out.nics_per_node * per_node / nearest.ranks_per_node
+                data["scale_out"] |= {"nics_per_node": max(1, round(share))}
         notes.append(
             f"the card has {per_node} ranks a node, {nearest.name} has {nearest.ranks_per_node}"
         )
@@ -356,17 +351,3 @@ def _with_bandwidths(card: "WorkloadCard", nearest: Cluster, source: str) -> Car
             f"{source}: no cluster can be made of the card after {nearest.name}: "
             f"{complaints(error)}; name one with --cluster"
         ) from error
-
-
-def _other_node(data: dict[str, Any], nearest: Cluster, per_node: int) -> dict[str, Any]:
-    """Give the nearest cluster nodes of another size, each a domain with its share of NICs."""
-    if nearest.scale_up.size != nearest.ranks_per_node or nearest.scale_up.dimensions is not None:
-        return {"ranks_per_node": per_node}
-    changed: dict[str, Any] = {
-        "ranks_per_node": per_node,
-        "scale_up": data["scale_up"] | {"size": per_node},
-    }
-    if nearest.scale_out is not None:
-        share = nearest.scale_out.nics_per_node * per_node / nearest.ranks_per_node
-        changed["scale_out"] = data["scale_out"] | {"nics_per_node": max(1, round(share))}
-    return changed

@@ -54,11 +54,26 @@ def check_not_read(output: Path, inputs: Iterable[Path]) -> None:
     """Refuse an output that is one of the inputs, or a file read from a directory of inputs."""
     if not _exists(output):
         return
-    destroyed = _destroyed_input(output, filter(_exists, inputs))
-    if destroyed is not None:
-        raise OutputError(
-            f"{output}: would overwrite {destroyed}, which this command reads: choose another name"
-        )
+    targets = [output]
+    if output.is_dir():
+        with _reported(output):
+            targets = [path for path in output.iterdir() if path.is_file()]
+    for path in filter(_exists, inputs):
+        read = [path]
+        if not path.samefile(output):
+            if path.is_dir() and output.is_file():
+                with _reported(output), open_file(output, OutputError) as file:
+                    if file.read(5).startswith(_NEVER_READ):
+                        continue
+            # Readers of traces are slow to import, and rarely needed.
+            from traces.card.package import files_read
+
+            read = [file for file in files_read(path) if any(map(file.samefile, targets))]
+        if read:
+            raise OutputError(
+                f"{output}: would overwrite {read[0]}, which this command reads: choose another"
+                " name"
+            )
 
 
 def _paths_of(value: object) -> list[Path]:
@@ -74,33 +89,6 @@ def _named(options: Mapping[str, object]) -> Iterator[Path]:
             words = {str(whole), *re.split(r"[\s=,]", str(whole))}
             words |= {word.rpartition(":")[0] for word in words if ":" in word}
             yield from (path for path in map(Path, words) if _exists(path) and path.is_file())
-
-
-def _destroyed_input(output: Path, inputs: Iterable[Path]) -> Path | None:
-    """Find an input that writing ``output`` would destroy."""
-    targets = _files(output) if output.is_dir() else [output]
-    for path in inputs:
-        if path.samefile(output):
-            return path
-        if path.is_dir() and output.is_file() and _never_read(output):
-            continue
-        # Readers of traces are slow to import, and rarely needed.
-        from traces.card.package import files_read
-
-        for file in files_read(path):
-            if any(target.samefile(file) for target in targets):
-                return file
-    return None
-
-
-def _files(folder: Path) -> list[Path]:
-    with _reported(folder):
-        return [path for path in folder.iterdir() if path.is_file()]
-
-
-def _never_read(path: Path) -> bool:
-    with _reported(path), open_file(path, OutputError) as file:
-        return file.read(5).startswith(_NEVER_READ)
 
 
 def _is_same_file(first: Path, second: Path) -> bool:

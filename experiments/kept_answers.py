@@ -64,9 +64,16 @@ class Question:
     def keep(self) -> None:
         """Store the answer, unless it is incomplete, or a file is newer than the question."""
         with suppress(OutputError, OSError):
-            opened = filter(self._is_input, list(self._opened))
+            above = Path(__file__).parents[1]
+            covered = (  # by the key, or no input
+                *(str(self._folder), f"{tempfile.gettempdir()}/twofold-", "/proc", "/dev", "/sys"),
+                *(*_libraries(), *(f"{above}/{root}" for root in _ROOTS)),
+            )
+            opened = (path for path in list(self._opened) if not path.startswith(covered))
             files = {path: _stamp(path) for path in sorted({*self._named, *opened})}
-            if not (self._printed.is_whole and self._are_older(files)):
+            stamps = (stamp.split()[1:3] for stamp in files.values() if stamp)
+            latest = max((int(time_ns) for times in stamps for time_ns in times), default=0)
+            if not self._printed.is_whole or latest >= 1e9 * (self._began - SETTLED):
                 return
             entry = {"answer": "".join(self._printed.texts), "files": files}
             with closing(KeptStore(self._folder)) as store:
@@ -77,21 +84,6 @@ class Question:
         if event in ("open", "sqlite3.connect") and isinstance(arguments[0], str | os.PathLike):
             with suppress(OSError):  # the directory was removed
                 self._opened.add(str(Path(arguments[0]).absolute()))
-
-    def _is_input(self, path: str) -> bool:
-        """Whether an opened file is an input that the key does not cover."""
-        excluded = (str(self._folder), f"{tempfile.gettempdir()}/twofold-", "/proc", "/dev", "/sys")
-        packages = Path(__file__).parents[1]
-        return not path.startswith(
-            (*excluded, *_libraries(), *(f"{packages}/{root}" for root in _ROOTS))
-        )
-
-    def _are_older(self, files: dict[str, str]) -> bool:
-        """Whether all were last changed before the question was asked."""
-        latest = [
-            max(int(time_ns) for time_ns in stamp.split()[1:3]) for stamp in files.values() if stamp
-        ]
-        return max(latest, default=0) < 1e9 * (self._began - SETTLED)
 
 
 class _Tee:

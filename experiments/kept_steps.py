@@ -35,15 +35,17 @@ def open_kept(
     Files of less than ``small`` bytes are not cached; ``watch`` is called with what was cached.
     Errors as there.
     """
-    path = Path(trace)
-    if not KEEPS.get() or not _is_large(path, small):
-        return open_package(trace, options)
-    folder = trusted_folder()
+    path, size = Path(trace), 0
+    if KEEPS.get():
+        with suppress(OSError):
+            files = [path] if path.is_file() else filter(Path.is_file, path.rglob("*"))
+            size = sum(file.stat().st_size for file in files)
+    folder = trusted_folder() if KEEPS.get() and size >= small else None
     if folder is None:
         return open_package(trace, options)
     chosen = [getattr(options, option.name) for option in fields(options)]
     named = [value for value in chosen if isinstance(value, Path)]
-    files = [*input_files(path, options.ranks), *named]
+    inputs = (*input_files(path, options.ranks), *named)
     reader: list[OpenTrace] = []
 
     def read_anew(step: str) -> Loaded:
@@ -52,17 +54,8 @@ def open_kept(
         return reader[0](step)
 
     return lru_cache(maxsize=64)(
-        partial(_read, folder, str(trace), tuple(files), options, watch, read_anew)
+        partial(_read, folder, str(trace), inputs, options, watch, read_anew)
     )
-
-
-def _is_large(path: Path, small: float) -> bool:
-    """Whether a trace has enough bytes to cache its steps."""
-    try:
-        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-        return sum(file.stat().st_size for file in files) >= small
-    except OSError:
-        return False
 
 
 def _read(  # noqa: PLR0913 - what a step depends on

@@ -67,7 +67,15 @@ class RoutingNotes:
 
     def lines(self) -> list[str]:
         """Return the notes as sentences; none without findings."""
-        sentences = [_say_collision(note, self.policy) for note in self.collisions]
+        sentences = []
+        for worst in self.collisions:
+            pairs = ", ".join(f"{source} to {target}" for source, target in worst.ranks)
+            more = ", …" if worst.messages > len(worst.ranks) else ""
+            sentences.append(
+                f"{worst.call} takes {worst.slower:.2f} times as long as with all paths used"
+                f" equally: routing {self.policy} puts {worst.messages} concurrent messages on"
+                f" {worst.link[0]} -> {worst.link[1]} (ranks {pairs}{more})"
+            )
         if self.packet_factor is not None:
             sentences.append(
                 f"where links are full, headers and packet collisions make messages up to"
@@ -82,16 +90,6 @@ class RoutingNotes:
             for note in self.meetings
         ]
         return sentences
-
-
-def _say_collision(worst: CallCollision, policy: str) -> str:
-    pairs = ", ".join(f"{source} to {target}" for source, target in worst.ranks)
-    more = ", …" if worst.messages > len(worst.ranks) else ""
-    return (
-        f"{worst.call} takes {worst.slower:.2f} times as long as with all paths used equally:"
-        f" routing {policy} puts {worst.messages} concurrent messages on {worst.link[0]} ->"
-        f" {worst.link[1]} (ranks {pairs}{more})"
-    )
 
 
 def _of_call(call: str, ranks: Sequence[int], worst: Collision) -> CallCollision:

@@ -121,7 +121,17 @@ class Unprofiled:
         step, recorded = (format_quantity(time, "s") for time in (self.step, self.recorded))
         if not self.stalls and self.recorded <= self.step * (1 + CLOSE):
             return f"the recorded step, {recorded}, is no longer than {step}: no stall is removed"
-        parts = [*self._stalled()]
+        parts = []
+        if self.stalls:
+            worst, count = self.stalls[0], len(self.stalls)
+            removed, took, usual = (
+                format_quantity(time, "s")
+                for time in (self.removed, worst.recorded_s, worst.usual_s)
+            )
+            parts.append(
+                f"{removed} of stalls removed from {'1 op' if count == 1 else f'{count} ops'}, most"
+                f" from rank {worst.rank} {worst.name} ({took}, usually {usual})"
+            )
         if self.overhead:
             share = f"{100 * self.overhead:.0f} % of the host's code"
             parts.append(f"{share} is taken for the profiler's own time")
@@ -133,17 +143,6 @@ class Unprofiled:
             )
         end = f"; {rest} above {step} remain" if self.rest else f": {recorded} becomes {step}"
         return "; ".join(parts) + end
-
-    def _stalled(self) -> Iterator[str]:
-        if self.stalls:
-            worst, count = self.stalls[0], len(self.stalls)
-            yield (
-                f"{format_quantity(self.removed, 's')} of stalls removed from "
-                f"{'1 op' if count == 1 else f'{count} ops'}, "
-                f"most from rank {worst.rank} {worst.name} "
-                f"({format_quantity(worst.recorded_s, 's')}, usually"
-                f" {format_quantity(worst.usual_s, 's')})"
-            )
 
 
 class UnprofiledAnswer(TypedDict):
@@ -192,8 +191,14 @@ def without_stalls(
 
     budget, replayed = _budget_for(takes, step, recorded, float(excess.sum()))
     removed = _largest_first(excess, budget)
-    stalls = tuple(_stalls(workload, removed, usual))
-    unprofiled = Unprofiled(step, recorded, replayed, float(removed.sum()), stalls)
+    shortened, stalls = np.flatnonzero(removed), []
+    for op in shortened[np.argsort(-removed[shortened], kind="stable")].tolist():
+        row = workload.op(op)
+        index = -1 if workload.module is None else int(workload.module[op])
+        module = workload.modules[index] if index >= 0 else ""
+        times = float(workload.duration[op]), float(removed[op]), float(usual[op])
+        stalls.append(Stall(row.rank, row.lane, row.name, module, *times))
+    unprofiled = Unprofiled(step, recorded, replayed, float(removed.sum()), tuple(stalls))
     return _without_overhead(less(budget), unprofiled)
 
 
@@ -248,22 +253,6 @@ def _largest_first(excess: Floats, budget: float) -> Floats:
     removed = np.zeros(len(excess))
     removed[order] = np.clip(budget - before, 0.0, excess[order])
     return removed
-
-
-def _stalls(workload: Workload, removed: Floats, usual: Floats) -> Iterator[Stall]:
-    shortened = np.flatnonzero(removed)
-    for op in shortened[np.argsort(-removed[shortened], kind="stable")].tolist():
-        row = workload.op(op)
-        index = -1 if workload.module is None else int(workload.module[op])
-        yield Stall(
-            row.rank,
-            row.lane,
-            row.name,
-            workload.modules[index] if index >= 0 else "",
-            float(workload.duration[op]),
-            float(removed[op]),
-            float(usual[op]),
-        )
 
 
 def usual_durations(workload: Workload, others: Iterable[Workload] = ()) -> Floats:

@@ -228,17 +228,14 @@ def _lag_changes(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[L
     whole = [likely.text.split()[1] for likely in host if likely.text.startswith("host x")]
     changed = float(whole[0].removeprefix("x")) if whole else 1.0
     for word, by_host in (("launch", True), ("gaps", False)):
-        lag_a, lag_b = (_lags(run, by_host=by_host) for run in (a, b))
-        lag_a *= changed if by_host else 1.0
+        lags = []  # summed after ops of the host, or of the device; mean over ranks (s)
+        for workload in (a, b):
+            source = workload.what[workload.edges.source]
+            lag = workload.edges.lag[(source == What.HOST) == by_host]
+            lags.append(float(lag.sum()) / max(1, len(workload.ranks)))
+        lag_a, lag_b = lags[0] * (changed if by_host else 1.0), lags[1]
         if lag_a > 0 and abs(lag_b / lag_a - 1) > _ALIKE:
             yield Likely(f"{word} {factor(lag_b / lag_a)}", abs(lag_b - lag_a))
-
-
-def _lags(workload: Workload, *, by_host: bool) -> float:
-    """Sum of the lags after ops of the host, or of the device, as a mean over ranks (s)."""
-    edges = workload.edges
-    is_behind = (workload.what[edges.source] == What.HOST) == by_host
-    return float(edges.lag[is_behind].sum()) / max(1, len(workload.ranks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,7 +288,12 @@ def call_costs(scenario: Scenario) -> Floats:
 
 def _pairs(a: Recorded, b: Recorded) -> tuple[list[_MatchedCalls], list[str]]:
     """Match the calls of both runs; return also those that only the first has."""
-    names_a, names_b = (_names_of_calls(recorded.run.workload) for recorded in (a, b))
+    names_of_calls = []  # "" for a call without members
+    for workload in (a.run.workload, b.run.workload):
+        number, names = call_names(workload)
+        pairs = zip(number.tolist(), workload.members.tolist(), strict=True)
+        names_of_calls.append([names[at] if joined else "" for at, joined in pairs])
+    names_a, names_b = names_of_calls
     used = [name for name in dict.fromkeys(names_a) if name]
     class_of = {"": "", **classes(used, filter(None, names_b), CALLS)}
     of_mine, of_theirs = (
@@ -308,13 +310,6 @@ def _pairs(a: Recorded, b: Recorded) -> tuple[list[_MatchedCalls], list[str]]:
         else:
             matched.append(_compared(name, (a, calls), (b, twins)))
     return matched, gone
-
-
-def _names_of_calls(workload: Workload) -> list[str]:
-    """Name every call; "" for a call without members."""
-    number, names = call_names(workload)
-    pairs = zip(number.tolist(), workload.members.tolist(), strict=True)
-    return [names[at] if joined else "" for at, joined in pairs]
 
 
 _Chosen = tuple[Recorded, Column]

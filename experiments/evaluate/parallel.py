@@ -99,10 +99,14 @@ def map_scenarios(
             for name, scenario in scenarios:
                 begun = process_time()
                 answers.append(ask(scenario, watch(name)))
-                rest = foreseen(process_time() - begun, len(scenarios) - len(answers))
-                if len(answers) > 1 and rest and not is_announced:  # the first may compile loops
+                took, left = process_time() - begun, len(scenarios) - len(answers)
+                # The first may compile loops.
+                if len(answers) > 1 and took * left > _LONG and not is_announced:
                     is_announced = True
-                    FORESEEN.get()(rest)
+                    FORESEEN.get()(
+                        f"the last simulation took {took:.2g} s of processor time: the {left} left"
+                        f" will take about {took * left:.2g} s"
+                    )
         except KeyboardInterrupt:
             raise Interrupted(answers) from None
         return answers
@@ -113,25 +117,6 @@ def map_scenarios(
 
 _LONG = 10.0
 """Processor time of what is left (s) from which it is announced."""
-
-
-def foreseen(took: float, left: int) -> str:
-    """Say how long the simulations ``left`` will take if each takes as long (s); "" if not long.
-
-    Examples
-    --------
-    >>> foreseen(4.0, 8)
-    'the last simulation took 4 s of processor time: the 8 left will take about 32 s'
-    >>> foreseen(1.0, 8)
-    ''
-    """
-    rest = took * left
-    if rest <= _LONG:
-        return ""
-    return (
-        f"the last simulation took {took:.2g} s of processor time: the {left} left will take about"
-        f" {rest:.2g} s"
-    )
 
 
 def map_rows(

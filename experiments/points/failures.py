@@ -6,7 +6,6 @@ Daly's model (Future Generation Computer Systems 22, 2006, eq. 13), in closed fo
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import exp, expm1, inf, sqrt
 
@@ -155,9 +154,10 @@ class FailingJob:
     step: float
     factor: float
 
-    def _better(self) -> Iterator[Better]:
-        """Yield savings by ``factor`` times as reliable parts, fast checkpoints and restarts."""
-        base, now = self.failures, goodput(self.failures).productive
+    def answer(self) -> FailuresAnswer:
+        """Return the JSON answer, with what ``factor`` times as good parts and times would save."""
+        base, result = self.failures, goodput(self.failures)
+        better = []
         for what, field, factor in (
             ("time between failures", "mtbf", self.factor),
             ("checkpoint", "checkpoint", 1 / self.factor),
@@ -168,17 +168,14 @@ class FailingJob:
                 continue
             then = goodput(replace(base, **{field: value * factor})).productive
             of_part = self.ranks if field == "mtbf" else 1
-            yield Better(
+            row = Better(
                 what,
                 now_s=value * of_part,
                 then_s=value * factor * of_part,
                 productive_pct=100 * then,
-                utility_pct=100 * (1 - now / then) if then else 0.0,
+                utility_pct=100 * (1 - result.productive / then) if then else 0.0,
             )
-
-    def answer(self) -> FailuresAnswer:
-        """Return the JSON answer."""
-        result = goodput(self.failures)
+            better.append(row)
         return {
             "mtbf_s": self.failures.mtbf,
             "every_s": result.every,
@@ -188,7 +185,7 @@ class FailingJob:
             "restarts_pct": 100 * result.restarts,
             "step_s": self.step / result.productive if result.productive else None,
             "steps_a_month": result.productive * _MONTH / self.step if self.step else 0.0,
-            "better": sorted(self._better(), key=lambda row: -row.utility_pct),
+            "better": sorted(better, key=lambda row: -row.utility_pct),
         }
 
 

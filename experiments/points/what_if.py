@@ -182,20 +182,17 @@ _SLIGHT_PCT = 0.1
 """Gains (%) up to this can be due to other values of a hash."""
 
 
-def _is_fault(base: Baseline, changed: Changed) -> bool:
-    """Whether a change makes parts of the network worse, and nothing better."""
-    faults = changed.scenario.faults[len(base.scenario.faults) :]
-    return bool(faults) and all(
-        fault.factor is None or (fault.factor < 1) == (fault.value == "bandwidth")
-        for fault in faults
-    )
-
-
 def _described(base: Baseline, point: Point, case: _Applied, outcomes: Sequence[Outcome]) -> Point:
     """Add to a point the change, what it touched, and the spread of draws."""
     first = case.draws[0]
     exposed = [outcome.exposed_communication for outcome in outcomes]
-    helps = point.gain_pct > _SLIGHT_PCT and _is_fault(base, first)
+    # Does it make parts of the network worse, and nothing better?
+    faults = first.scenario.faults[len(base.scenario.faults) :]
+    is_fault = bool(faults) and all(
+        fault.factor is None or (fault.factor < 1) == (fault.value == "bandwidth")
+        for fault in faults
+    )
+    helps = is_fault and point.gain_pct > _SLIGHT_PCT
     around = "; calls avoid it where that is faster" * bool(first.scenario.site.topology.outages)
     note = f"{first.note}{around}{f'; {HELPFUL}' if helps else ''}"
     point = replace(

@@ -535,16 +535,6 @@ class CacheTransfers:
         self._sharing[instance] = _Sharing(call, now + left, left, steps)
         self._owner[call] = -1 - instance
 
-    def _reached(self, instance: int, now: float) -> float:
-        """Return the time (s) at which an iteration would be as far on an idle network."""
-        if (iteration := self._sharing.get(instance)) is None:
-            return now
-        call, planned, left, steps = iteration
-        state = self._crowd.state
-        segment = state.ranks["segment"][state.calls["first_rank"][call]]
-        # The step under way counts, but for the last one, which it is in until it ends.
-        return min(now, planned - left * (1 - min(int(segment) + 1, steps - 1) / steps))
-
     def begin(
         self, now: float, request: int, parts: list[Part], ready: Computed = (), instance: int = -1
     ) -> None:
@@ -568,10 +558,16 @@ class CacheTransfers:
         """Send what is ready of a request's cache, unless the send before is under way."""
         if (stream := self._streams.get(request)) is None:
             return
-        reached = self._reached(stream.instance, now)
-        if any(reached < time <= now for time, _ in stream.ready):  # delayed: see a step later
-            _, _, left, steps = self._sharing[stream.instance]
-            heappush(self._due, (now + left / steps, request))
+        reached = now  # or when the iteration that computes it would be as far on an idle network
+        if (iteration := self._sharing.get(stream.instance)) is not None:
+            call, planned, left, steps = iteration
+            state = self._crowd.state
+            segment = state.ranks["segment"][state.calls["first_rank"][call]]
+            # The step under way counts, but for the last one, which it is in until it ends.
+            done = min(int(segment) + 1, steps - 1) / steps
+            reached = min(now, planned - left * (1 - done))
+            if any(reached < time <= now for time, _ in stream.ready):  # delayed: see a step later
+                heappush(self._due, (now + left / steps, request))
         if not (parts := stream.more(reached)):
             return
         self._crowd.wait(max(now, self._crowd.time))

@@ -38,7 +38,7 @@ from experiments.evaluate.serving_instances import (
     pcie_rate,
 )
 from experiments.evaluate.serving_scaling import Autoscaler, switches
-from experiments.scenario.timed_calls import CacheTransfers, Computed, collective_time
+from experiments.scenario.timed_calls import CacheTransfers, Computed, Part, collective_time
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
     BESIDE,
@@ -173,10 +173,7 @@ def _run_of(
         hashes = requested.hashes if instances.caches_prefixes else None
         requested = columns_of(requested)
     columns = _columns(instances, requested, seed)
-    count, tokens = len(columns.prompt), int(columns.output.sum())
-    if (most := max(instances.count, instances.decode_count)) > max(count, FEW):
-        raise WorkloadError(f"{most} instances for {count} requests: most would serve none")
-    limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
+    _check_size(instances, columns)
     if instances.encoders and client.concurrency:
         raise WorkloadError("encoders of their own need an open loop: give --rate or --requests")
     where = before.deployment.cluster
@@ -224,6 +221,15 @@ def _columns(instances: Instances, requested: Columns, seed: int) -> Columns:
             f" --adapters '{wanted} of rank {adapters.rank}'"
         )
     return columns
+
+
+def _check_size(instances: Instances, columns: Columns) -> None:
+    """Refuse more instances than requests, or more work than the limit."""
+    count, tokens = len(columns.prompt), int(columns.output.sum())
+    most = max(instances.count, instances.decode_count)
+    if most > max(count, FEW):
+        raise WorkloadError(f"{most} instances for {count} requests: most would serve none")
+    limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
 
 
 def _fleet_of(
@@ -370,24 +376,33 @@ def _run_together(runs: Sequence[_Run], network: CacheTransfers) -> None:
 
 
 def _send(run: _Run, network: CacheTransfers, now: float) -> None:
-    """Begin to send the caches that a fleet has prefilled: whole blocks, from rank to rank."""
-    prefill, decode = run.instances.deployment, run.instances.decode
-    assert decode is not None  # noqa: S101 - who has transfers has who decodes
-    p, first, block = prefill.parallelism, run.fleet.first, prefill.engine.block
+    """Begin to send the caches that a fleet has prefilled."""
+    layers = run.instances.deployment.model.layers
     for request in run.state.sends[: run.state.sums["sends"][0]].tolist():
         row = run.state.states[request]
-        tokens = -(-int(row["prompt"]) // block) * block
-        source = run.ranks[0] + int(row["worker"]) * p.tp * p.cp
-        target = run.ranks[1] + (int(row["target"]) - first.workers) * decode.parallelism.tp
-        parts = parts_of(prefill, decode, cache_bytes(decode) * tokens, (source, target))
-        instance = int(row["worker"]) // first.width
+        instance = int(row["worker"]) // run.fleet.first.width
         ready: Computed = ()
         if row["plan"]:  # some of it is computed in this iteration
             times, last = run.state.instances[instance], float(row["plan"] / row["prompt"])
             span = float(times["begun"]), float(times["planned"])
-            ready = computed_by_layer(*span, prefill.model.layers, last)
+            ready = computed_by_layer(*span, layers, last)
+        parts = _parts(run, request)
         network.begin(now, run.request + request, parts, ready, run.first + instance)
     run.state.sums["sends"] = run.state.sums["shared"] = 0
+
+
+def _parts(run: _Run, request: int) -> list[Part]:
+    """Return the messages between ranks for a request's cache: whole blocks."""
+    instances, states = run.instances, run.state.states
+    prefill, decode = instances.deployment, instances.decode
+    assert decode is not None  # noqa: S101 - who has transfers has who decodes
+    block = prefill.engine.block
+    tokens = -(-int(states["prompt"][request]) // block) * block
+    target = int(states["target"][request]) - run.fleet.first.workers
+    p = prefill.parallelism
+    source = run.ranks[0] + int(states["worker"][request]) * p.tp * p.cp
+    begin = run.ranks[1] + target * decode.parallelism.tp
+    return parts_of(prefill, decode, cache_bytes(decode) * tokens, (source, begin))
 
 
 def _share_links(run: _Run, network: CacheTransfers, now: float) -> None:

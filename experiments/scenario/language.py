@@ -337,6 +337,8 @@ def _resource(name: Word) -> str | None:
 
 
 _DOWN = "down"
+_PARTS = ("link", "nic", "node", "plane", "switch")
+"""Words that begin a change to a part of the network; a share of parts does, too."""
 _TIERS = (SCALE_UP, SCALE_OUT, PCIE)
 """Resources that are accepted in any spelling; a graph may name others."""
 _PERCENT = re.compile(r"(\d+\.?\d*|\.\d+)%")
@@ -365,7 +367,7 @@ def _faulty(words: Sequence[Word]) -> Faulty:
         if len(named) > 1 and not last.quoted and number in _VALUES:
             value, tier = number, (same_name(of_tier, _TIERS) or of_tier) if of_tier else None
             named = named[:-1]
-    part = _share(named, seed) if _is_share(named[0]) else _PARTS[named[0].text](named)
+    part = _share(named, seed) if _is_share(named[0]) else _network_part(named)
     if seed is not None and not isinstance(part, Drawn):
         raise WhatIfError("a seed needs a random draw, such as '1% of links down seed 3'")
     return Faulty(Fault(part, factor, "latency" if value == "latency" else "bandwidth", tier))
@@ -409,48 +411,32 @@ def _share(named: Sequence[Word], seed: int | None) -> Drawn:
 _SINGULAR = {"link": "links", "nic": "nics", "switch": "switches", "node": "nodes"}
 
 
-def _link(named: Sequence[Word]) -> LinkNamed:
-    if len(named) < 2:
-        raise WhatIfError(f"name both ends of the link; {_WRITE}")
-    return LinkNamed(" ".join(word.text for word in named[1:]))
+def _network_part(named: Sequence[Word]) -> NetworkPart:
+    """Parse a part of the network by its name or its number: ``node 5``, ``nic 3 of node 2``."""
+    noun, *words = (word.text for word in named)
+    match noun, words:
+        case "link" | "switch", [_, *_]:
+            name = " ".join(words)
+            return LinkNamed(name) if noun == "link" else SwitchNamed(name)
+        case "link", _:
+            raise WhatIfError(f"name both ends of the link; {_WRITE}")
+        case "switch", _:
+            raise WhatIfError("name the switch, as in 'switch spine1 down'")
+        case "plane", [number]:
+            return SwitchNamed(f"plane{_number(number, noun)}")
+        case "plane", _:
+            raise WhatIfError("write one plane by its number, as in 'plane 1 down'")
+        case "node", [number]:
+            return NodeNamed(_number(number, noun))
+        case "node", _:
+            raise WhatIfError(f"write one node by its number; {_WRITE}")
+        case _, [number, "of", "node", node]:
+            return NicNamed(_number(node, "node"), _number(number, "NIC"))
+    raise WhatIfError("write a NIC with its node, as in 'nic 3 of node 2 down'")
 
 
-def _switch(named: Sequence[Word]) -> SwitchNamed:
-    if len(named) < 2:
-        raise WhatIfError("name the switch, as in 'switch spine1 down'")
-    return SwitchNamed(" ".join(word.text for word in named[1:]))
-
-
-def _plane(named: Sequence[Word]) -> SwitchNamed:
-    if len(named) != 2:
-        raise WhatIfError("write one plane by its number, as in 'plane 1 down'")
-    return SwitchNamed(f"plane{_number(named[1], 'plane')}")
-
-
-def _node(named: Sequence[Word]) -> NodeNamed:
-    if len(named) != 2:
-        raise WhatIfError(f"write one node by its number; {_WRITE}")
-    return NodeNamed(_number(named[1], "node"))
-
-
-def _nic(named: Sequence[Word]) -> NicNamed:
-    words = [word.text for word in named]
-    if len(words) != 5 or words[2:4] != ["of", "node"]:
-        raise WhatIfError("write a NIC with its node, as in 'nic 3 of node 2 down'")
-    return NicNamed(_number(named[4], "node"), _number(named[1], "NIC"))
-
-
-def _number(word: Word, what: str) -> int:
-    number = count_of(word.text)
+def _number(text: str, what: str) -> int:
+    number = count_of(text)
     if number is None:
-        raise WhatIfError(f"{shown(word.text)} is not the number of a {what}")
+        raise WhatIfError(f"{shown(text)} is not the number of a {what}")
     return number
-
-
-_PARTS: dict[str, Callable[[Sequence[Word]], NetworkPart]] = {
-    "link": _link,
-    "nic": _nic,
-    "node": _node,
-    "plane": _plane,
-    "switch": _switch,
-}

@@ -57,8 +57,20 @@ def replicas(scenario: Scenario, request: Replicas) -> Changed:
     layout = _layout(workload, groups, request)
     nodes = nodes_of(scenario, layout.job_ranks)
     larger = resized(workload, groups.grows, layout)
-    larger = _shards_reduced(larger, workload, groups, request.factor)
-    updates = _sharded_updates(larger, workload, groups)
+    # Groups that reduce shards reduce smaller ones ...
+    labels = {workload.groups[group].label for group in shard_groups(workload, groups)}
+    shards = np.array([group.label in labels for group in larger.groups], dtype=bool)
+    if shards.any():
+        size = larger.calls.size
+        by = np.where(shards[larger.calls.group], request.factor, 1.0)
+        larger = larger.with_calls(size=size / by)
+    # ... and where gradients are scattered, kernels update smaller shards of the weights.
+    calls = workload.calls
+    scattered = groups.grows[calls.group] & (calls.kind == _SHARDING) & (calls.size >= SIZEABLE)
+    named = np.array([bool(OPTIMISER.search(name)) for name in larger.names], dtype=bool)
+    updates: Mask = np.zeros(len(larger), dtype=bool)
+    if scattered.any() and named.any():
+        updates = named[larger.name] & (larger.what == What.COMPUTE)
     larger = durations_scaled(larger, updates, 1 / request.factor)
     after = replace(scenario, workload=larger, nodes=nodes)
     note = _note(scenario, after, groups, layout)
@@ -98,29 +110,6 @@ def _layout(workload: Workload, groups: DataParallel, request: Replicas) -> Repl
     if ranks * factor > _MOST_RANKS:
         raise WhatIfError(f"{float(ranks * factor):,.0f} ranks are more than {_MOST_RANKS:,}")
     return ReplicaLayout(ranks, block, int(block * factor))
-
-
-def _shards_reduced(
-    larger: Workload, before: Workload, groups: DataParallel, factor: float
-) -> Workload:
-    """Shrink the shards that groups reduce."""
-    labels = {before.groups[group].label for group in shard_groups(before, groups)}
-    shards = np.array([group.label in labels for group in larger.groups], dtype=bool)
-    if not shards.any():
-        return larger
-    size = larger.calls.size
-    return larger.with_calls(size=np.where(shards[larger.calls.group], size / factor, size))
-
-
-def _sharded_updates(larger: Workload, before: Workload, groups: DataParallel) -> Mask:
-    """Mark kernels that update sharded weights: groups scatter gradients."""
-    calls = before.calls
-    scattered = groups.grows[calls.group] & (calls.kind == _SHARDING) & (calls.size >= SIZEABLE)
-    named = np.array([bool(OPTIMISER.search(name)) for name in larger.names], dtype=bool)
-    if not scattered.any() or not named.any():
-        return np.zeros(len(larger), dtype=bool)
-    updates: Mask = named[larger.name] & (larger.what == What.COMPUTE)
-    return updates
 
 
 def _note(before: Scenario, after: Scenario, groups: DataParallel, layout: ReplicaLayout) -> str:

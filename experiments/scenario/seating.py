@@ -291,17 +291,14 @@ def _checked(
             raise ClusterError(f"{row.where}: seat {row.seat} is taken by {sits}")
         seat_of[row.job][row.rank] = row.seat
     for name, ranks in jobs.items():
-        _check_all_seated(name, [rank for rank in range(ranks) if rank not in seat_of[name]], rows)
+        if missing := [rank for rank in range(ranks) if rank not in seat_of[name]]:
+            file = rows[0].where.split(": ")[0] if rows else "the placement"
+            some = ", ".join(map(str, missing[:_NAMED])) + ", …" * (len(missing) > _NAMED)
+            noun = "rank" if len(missing) == 1 else "ranks"
+            raise ClusterError(f"{file}: job {name}: no seat for {noun} {some}")
     slots = cluster.ranks_per_node
     seats = {
         name: np.array([seat_of[name][rank] for rank in range(ranks)], dtype=np.int64)
         for name, ranks in jobs.items()
     }
     return max(row_at, default=0) // slots + 1, slots, seats
-
-
-def _check_all_seated(name: str, missing: Sequence[int], rows: Sequence[_Row]) -> None:
-    if missing:
-        file = rows[0].where.split(": ")[0] if rows else "the placement"
-        some = ", ".join(map(str, missing[:_NAMED])) + ", …" * (len(missing) > _NAMED)
-        raise ClusterError(f"{file}: job {name}: no seat for rank{'s' * (len(missing) > 1)} {some}")

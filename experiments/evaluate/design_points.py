@@ -142,14 +142,6 @@ class _Numbers:
             return self.parts.setdefault(part.part, ones)
         return self.values.setdefault(part.resource, ones)
 
-    def scale(self) -> dict[What, Floats]:
-        """Scale of each part of local time, 1 being unchanged; copies include the bus's."""
-        scale = {part: times / over for part, (times, over) in self.parts.items()}
-        if BUS_BANDWIDTH in self.values:
-            times, over = self.values[BUS_BANDWIDTH]
-            scale[What.BUS] = over / times
-        return scale
-
 
 class Costed(Struct, frozen=True, eq=False):
     """Costs of calls, and scales of local time, at points that share their graphs.
@@ -423,7 +415,12 @@ class _Shape:
             distinct = networks.at(networks.bandwidth[:, first], networks.latency[:, first])
             kept = self._networks[names] = networks, distinct, which
         _, unlike, which = kept
-        return Costed(points, steps, calls.on(unlike)[:, which], calls.rows, numbers.scale())
+        # The scale of each part of local time, 1 being unchanged; copies include the bus's
+        scale = {part: times / over for part, (times, over) in numbers.parts.items()}
+        if BUS_BANDWIDTH in numbers.values:
+            times, over = numbers.values[BUS_BANDWIDTH]
+            scale[What.BUS] = over / times
+        return Costed(points, steps, calls.on(unlike)[:, which], calls.rows, scale)
 
 
 class Changing(Struct, frozen=True, eq=False):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from experiments.baseline import Baseline
 from experiments.evaluate.design_points import Answered, Asked, DesignPoints
-from experiments.intervals.moves import beside_kernels, by_sources, half_widths, moved_steps
+from experiments.intervals.moves import Source, beside_kernels, half_widths, moved_steps, sources_of
 from experiments.intervals.scatter import scatter_half_widths, spread
 from experiments.priors.errors import (
     COPIES,
@@ -200,21 +200,24 @@ def _by_change(
 
     is_timed = base.timed_calls(costed.design.base.workload)
     lent = base.settings.collective_cost == "trace"
-    names = list(points)
-    sides = [(points[name].scenario, not changes[name].is_network) for name in names]
+    together: dict[str, tuple[tuple[Source, ...], list[str]]] = {}  # changes of the same sources
+    for name, point in points.items():
+        same_machine = not changes[name].is_network
+        sources = sources_of(base.scenario, point.scenario, same_machine=same_machine)
+        together.setdefault(repr(sources), (sources, []))[1].append(name)
     intervals_of = {}
-    for sources, numbers in by_sources(base.scenario, sides):
-        of_sources = [changes[names[number]] for number in numbers]
+    for sources, names in together.values():
+        of_sources = [changes[name] for name in names]
         widths = half_widths(moved_steps(costed.design, of_sources, sources, is_timed, lent=lent))
         is_kernels = np.array([source.prior is None for source in sources], dtype=bool)
         prior = np.sqrt((widths[~is_kernels] ** 2).sum(axis=0)).tolist()
         kernels = np.sqrt((widths[is_kernels] ** 2).sum(axis=0)).tolist()
-        for row, number in enumerate(numbers):
-            intervals_of[names[number]] = Interval(
-                scatter_pct=scatter.get(names[number]),
+        for row, name in enumerate(names):
+            intervals_of[name] = Interval(
+                scatter_pct=scatter.get(name),
                 prior_pct=prior[row],
                 kernels_pct=kernels[row] if is_kernels.any() else None,
-                model_bound_pct=bound.get(names[number]),
+                model_bound_pct=bound.get(name),
             )
     return intervals_of
 

@@ -13,7 +13,7 @@ change on it is uncertain. On another machine it was never measured, unless its 
 cost there, too (``--collective-cost trace``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import exp
@@ -229,17 +229,3 @@ def _factors_of_timed(changed: Workload, base: Scenario, kept_times: Floats) -> 
         kept_of[exact] = kept
         kept_of.setdefault(of_shape, kept)
     return np.array([kept_of.get(exact, kept_of.get(of_shape, 1.0)) for exact, of_shape in keys[1]])
-
-
-def by_sources(
-    base: Scenario, sides: Sequence[tuple[Scenario, bool]]
-) -> Iterator[tuple[tuple[Source, ...], list[int]]]:
-    """Group changes that depend on the same sources; yield these and the changes' numbers.
-
-    ``sides`` are the changed scenarios, each with whether its machine is the baseline's.
-    """
-    groups: dict[str, tuple[tuple[Source, ...], list[int]]] = {}
-    for number, (changed, same_machine) in enumerate(sides):
-        sources = sources_of(base, changed, same_machine=same_machine)
-        groups.setdefault(repr(sources), (sources, []))[1].append(number)
-    yield from groups.values()

@@ -66,11 +66,6 @@ class Spread(Struct, frozen=True, eq=False):
     drawn: tuple[NDArray[np.int64], NDArray[np.int64]]
     recorded: int = 0
 
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-        return sum(len(of_site) for of_site in self.noise)
-
 
 def spread(base: Baseline) -> Spread | None:
     """Measure the scatter of a trace's steps and calls; None if it shows none.
@@ -125,7 +120,8 @@ def scatter_half_widths(trace_spread: Spread, on_sites: Sequence[Asked]) -> dict
     them is left out.
     """
     names = [name for name in on_sites[0].names if all(name in site.names for site in on_sites)]
-    step = np.empty((1 + len(names), trace_spread.steps, 1 + DRAWS))
+    steps = sum(len(of_site) for of_site in trace_spread.noise)
+    step = np.empty((1 + len(names), steps, 1 + DRAWS))
     first = 0
     for site, noise in zip(on_sites, trace_spread.noise, strict=True):
         row_of = {site.names.index(name) + 1: 1 + row for row, name in enumerate(names)} | {0: 0}
@@ -137,10 +133,10 @@ def scatter_half_widths(trace_spread: Spread, on_sites: Sequence[Asked]) -> dict
                         step[row_of[point], first + step_of_site] = seconds
         first += len(noise)
     widths = {}
+    without = np.where(step[0] > 0, step[0], np.inf)  # a step of length 0 gains nothing
     for name, changed in zip(names, step[1:], strict=True):
-        without = np.where(step[0] > 0, step[0], np.inf)  # a step of length 0 gains nothing
         width = _half_width(100 * (step[0] - changed) / without, trace_spread)
-        if trace_spread.steps > 1 or width >= _LEAST_WIDTH:
+        if steps > 1 or width >= _LEAST_WIDTH:
             widths[name] = width
     return widths
 

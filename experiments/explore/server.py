@@ -10,7 +10,7 @@ import secrets
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
@@ -74,24 +74,32 @@ def application(
 
     What is being answered when ``stopping`` is set is had done with.
     """
-    stopping = stopping or threading.Event()
-    handlers = _Asked(session, stopping)
+    asked = _Asked(session, stopping or threading.Event())
+    moves, rests, choices, drawn = (CapacityLimiter(1) for _ in range(4))
     routes: list[Route | Mount] = [
-        Route("/", handlers.page),
-        Route("/api/about", handlers.about),
-        Route("/api/moving/{windows:int}", handlers.moving),
-        Route("/api/resting/{windows:int}", handlers.resting),
+        Route("/", asked.page),
+        Route("/api/about", asked.about),
+        Route("/api/moving/{windows:int}", asked.answering(moves, session.moving)),
+        Route("/api/resting/{windows:int}", asked.answering(rests, session.resting)),
         Route("/static/plotly.js", _plotly),
         Mount("/static", StaticFiles(directory=_STATIC)),
         Mount("/assets", StaticFiles(directory=_SHARED)),
     ]
     if session.page == STEP_PAGE:
-        of_step = _AskedOfStep(cast("Session", session), stopping)
+        step = cast("Session", session)
+
+        def ranks(state: Any, watch: "Watch") -> object:
+            drawn_ranks = step.ranks(state, watch)
+            return {"about": drawn_ranks.about, "slices": packed(drawn_ranks.slices)}
+
+        def within(state: Any, watch: "Watch", budget: str) -> object:
+            return {"offers": step.within(state, parse_quantity(budget, "USD"), watch)}
+
         routes += [
-            Route("/api/choices", of_step.choices),
-            Route("/api/ranks", of_step.ranks),
-            Route("/api/curves", of_step.curves),
-            Route("/api/within/{budget:str}", of_step.within),
+            Route("/api/choices", asked.answering(choices, step.choices)),
+            Route("/api/ranks", asked.answering(drawn, ranks)),
+            Route("/api/curves", asked.answering(choices, step.curves)),
+            Route("/api/within/{budget:str}", asked.answering(drawn, within)),
         ]
     app = Starlette(routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_page)])
     return _Guarded(app, token)
@@ -160,90 +168,55 @@ class _Guarded:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a page asks a session; moves and rests each one at a time, in threads."""
+    """What a page asks a session: what has one limiter is answered one at a time, in threads."""
 
-    def __init__(self, session: "Explored", stopping: threading.Event) -> None:
-        self._session, self._stopping = session, stopping
-        self._moving, self._resting = CapacityLimiter(1), CapacityLimiter(1)
+    session: "Explored"
+    stopping: threading.Event
 
     async def page(self, request: Request) -> Response:
         del request
-        return HTMLResponse(_templates().get_template(self._session.page).render())
+        return HTMLResponse(_templates().get_template(self.session.page).render())
 
     async def about(self, request: Request) -> Response:
         del request
-        return _json(self._session.about(version()))
+        return _json(self.session.about(version()))
 
-    async def moving(self, request: Request) -> Response:
-        windows, ask = request.path_params["windows"], self._session.moving
-        return await self._answered(
-            request, self._moving, lambda state, watch: ask(state, windows, watch)
-        )
+    def answering(
+        self, limiter: CapacityLimiter, ask: Callable[..., object]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Make an endpoint: ``ask`` is given the state, a ``watch`` and the path's parameters."""
 
-    async def resting(self, request: Request) -> Response:
-        windows, ask = request.path_params["windows"], self._session.resting
-        return await self._answered(
-            request, self._resting, lambda state, watch: ask(state, windows, watch)
-        )
+        async def answer(request: Request) -> Response:
+            gone = threading.Event()
 
-    async def _answered(
-        self, request: Request, limiter: CapacityLimiter, ask: "Callable[[Any, Watch], object]"
-    ) -> Response:
-        """Answer in a thread, unless nobody waits any more when its turn comes."""
-        gone = threading.Event()
+            def over() -> bool:
+                return gone.is_set() or self.stopping.is_set()
 
-        def over() -> bool:
-            return gone.is_set() or self._stopping.is_set()
+            def work() -> Response:
+                if over():  # nobody waits any more when its turn comes
+                    return Response(status_code=_DONE)
+                try:
+                    state = self.session.parse(request.url.query)
+                    return _json(ask(state, watch=until(over), **request.path_params))
+                except TwofoldError as error:
+                    return _json({"error": str(error)})
+                except Superseded:
+                    return Response(status_code=_DONE)
+                except Exception as error:  # a page is told in a line, too; the terminal goes on
+                    what = f"{type(error).__name__}: {error}"
+                    message = f"a fault of twofold itself, please report it: {what}"
+                    return _json({"error": message})
 
-        def work() -> Response:
-            if over():
-                return Response(status_code=_DONE)
+            watcher = asyncio.ensure_future(_watch(request, gone))
             try:
-                return _json(ask(self._session.parse(request.url.query), until(over)))
-            except TwofoldError as error:
-                return _json({"error": str(error)})
-            except Superseded:
-                return Response(status_code=_DONE)
-            except Exception as error:  # a page is told in a line, too; the terminal goes on
-                what = f"{type(error).__name__}: {error}"
-                message = f"a fault of twofold itself, please report it: {what}"
-                return _json({"error": message})
+                async with limiter:
+                    return await _in_thread(work, self.stopping)
+            finally:
+                watcher.cancel()
 
-        watcher = asyncio.ensure_future(_watch(request, gone))
-        try:
-            async with limiter:
-                return await _in_thread(work, self._stopping)
-        finally:
-            watcher.cancel()
-
-
-class _AskedOfStep(_Asked):
-    """Requests of the page of a step only."""
-
-    def __init__(self, session: "Session", stopping: threading.Event) -> None:
-        super().__init__(session, stopping)
-        self._step = session
-
-    async def choices(self, request: Request) -> Response:
-        return await self._answered(request, self._moving, self._step.choices)
-
-    async def ranks(self, request: Request) -> Response:
-        def draw(state: Any, watch: "Watch") -> object:
-            drawn = self._step.ranks(state, watch)
-            return {"about": drawn.about, "slices": packed(drawn.slices)}
-
-        return await self._answered(request, self._resting, draw)
-
-    async def curves(self, request: Request) -> Response:
-        return await self._answered(request, self._moving, self._step.curves)
-
-    async def within(self, request: Request) -> Response:
-        def find(state: Any, watch: "Watch") -> object:
-            budget = parse_quantity(request.path_params["budget"], "USD")
-            return {"offers": self._step.within(state, budget, watch)}
-
-        return await self._answered(request, self._resting, find)
+        return answer
 
 
 async def _in_thread(work: Callable[[], Response], stopping: threading.Event) -> Response:

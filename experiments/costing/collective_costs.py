@@ -80,12 +80,8 @@ def by_trace(scenario: Scenario) -> Scenario:
     """Cost calls by measured times; if members are missing, by the least time of equal calls."""
     workload = scenario.workload
     idle = scenario.site.costs.idle_times(workload)
-    target = _target(workload)
-    is_measured = (idle > 0) & (target > 0) & ~np.isnan(workload.calls.size)
-    factor = np.ones(len(idle))
-    factor[is_measured] = target[is_measured] / idle[is_measured]
-    scenario = replace(scenario, workload=workload.with_calls(factor=factor))
-    return _fixed_point(scenario, _with_factor, target)
+    first = _with_factor(workload.with_calls(factor=np.ones(len(idle))), idle)
+    return _fixed_point(replace(scenario, workload=first), _with_factor, _target(workload))
 
 
 def has_recorded_cost(workload: Workload) -> NDArray[np.bool_]:
@@ -147,15 +143,12 @@ def _with_lateness(workload: Workload, moving: Floats) -> Workload:
 
 
 def _with_factor(workload: Workload, moving: Floats) -> Workload:
-    """Scale calls whose time differs from the target."""
-    calls = workload.calls
-    target = _target(workload)
-    sound = (moving > 0) & (target > 0) & ~np.isnan(workload.calls.size)
+    """Scale calls whose time differs from the target; members are late by the rest."""
+    calls, target = workload.calls, _target(workload)
+    sound = (moving > 0) & (target > 0) & ~np.isnan(calls.size)
     ratio = np.ones(len(calls))
     ratio[sound] = target[sound] / moving[sound]
-    late = np.maximum(0.0, np.nan_to_num(calls.transfer - target))
-    late[complete(workload) | np.isnan(workload.calls.size)] = 0.0
-    return workload.with_calls(factor=calls.factor * ratio, late=late)
+    return _with_lateness(workload, target).with_calls(factor=calls.factor * ratio)
 
 
 def _target(workload: Workload) -> Floats:

@@ -23,7 +23,7 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, TwofoldError
 from simulator.timeline import recorded_times
 from simulator.workload import Workload
-from traces.core.loaded import Loaded
+from traces.core.loaded import Coverage, Loaded
 from traces.load import OpenTrace
 
 Table = tuple[Floats, Floats]
@@ -73,14 +73,18 @@ class _Column(Struct, frozen=True, eq=False):
     moving: Intervals
 
 
+def other_steps(coverage: Coverage) -> list[str]:
+    """Return the other recorded steps of a trace; the first of more than two is a warm-up."""
+    numbers = [str(number) for number in coverage.steps]
+    if coverage.step not in numbers:
+        return []
+    return [number for number in numbers[len(numbers) > 2 :] if number != coverage.step]
+
+
 def recorded_steps(loaded: Loaded, read: OpenTrace) -> Iterator[Workload]:
-    """Yield a step and some others of its trace; the first of more than two is a warm-up."""
+    """Yield a step and some others of its trace."""
     yield loaded.workload
-    numbers = [str(number) for number in loaded.coverage.steps]
-    if loaded.coverage.step not in numbers:
-        return
-    others = [further for further in numbers[len(numbers) > 2 :] if further != loaded.coverage.step]
-    for number in others[: _STEPS - 1]:
+    for number in other_steps(loaded.coverage)[: _STEPS - 1]:
         try:
             yield read(number).workload
         except TwofoldError:
@@ -160,7 +164,10 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     is faster with more.
     """
     random = np.random.default_rng(_SEED)
-    tables = [_long(table) for table in _tables(list(steps))]
+    tables = []
+    for durations, fractions in _tables(list(steps)):
+        long = np.median(durations, axis=1) >= np.log(_SHORTEST)
+        tables.append((durations[long], fractions[long]))
     informative = [
         np.asarray(np.abs(_median_polish(table[1])).max(axis=1, initial=0.0) >= _DIFFERS)
         for table in tables
@@ -230,12 +237,6 @@ def _side_by_side(columns: Sequence[_Column]) -> Table:
         for column, took in zip(columns, usual.T, strict=True)
     ]
     return durations, np.stack(fractions, axis=1)
-
-
-def _long(table: Table) -> Table:
-    durations, fractions = table
-    long = np.median(durations, axis=1) >= np.log(_SHORTEST)
-    return durations[long], fractions[long]
 
 
 def _rejoined(sides: Sequence[Table]) -> list[Table]:

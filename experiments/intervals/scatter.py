@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from experiments.baseline import Baseline, with_costs
 from experiments.costing.collective_costs import alone, by_trace, noticed
+from experiments.costing.slowdown import other_steps
 from experiments.evaluate.design_points import Asked, Costed, DesignPoints
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
@@ -161,25 +162,22 @@ def _times(design: DesignPoints, together: Costed, number: int, noise: Floats) -
 def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
     """Cost the steps as the baseline is; each as recorded, and with the changes asked about.
 
-    For a typical step these are the steps it represents, else all but the first of more than two, a
-    warm-up. Kernels keep their recorded durations.
+    For a typical step these are the steps it represents. Kernels keep their recorded durations.
     """
     coverage, costs = base.loaded.coverage, base.settings.collective_cost
-    numbers = [str(number) for number in coverage.steps]
-    others = [str(number) for number in coverage.typical_of]
-    if not others:
-        others = [number for number in numbers[len(numbers) > 2 :] if number != coverage.step]
+    others = other_steps(coverage)
+    if others and coverage.typical_of:
+        others = [str(number) for number in coverage.typical_of]
     scenarios = [(base.recorded, base.scenario)]
     if base.slow_down is not None:
         recorded = with_costs(base.as_read(base.loaded), costs)
         scenarios = [(recorded, base.asked(recorded))]
-    if coverage.step in numbers:
-        for number in others[: _MOST_STEPS - 1]:
-            try:
-                recorded = with_costs(base.as_read(base.read(number)), costs)
-                scenarios.append((recorded, base.asked(recorded)))
-            except TwofoldError:
-                continue
+    for number in others[: _MOST_STEPS - 1]:
+        try:
+            recorded = with_costs(base.as_read(base.read(number)), costs)
+            scenarios.append((recorded, base.asked(recorded)))
+        except TwofoldError:
+            continue
     return [
         (replace(recorded, engine="analytic"), replace(changed, engine="analytic"))
         for recorded, changed in scenarios

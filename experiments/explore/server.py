@@ -92,7 +92,7 @@ def application(
             drawn_ranks = step.ranks(state, watch)
             return {"about": drawn_ranks.about, "slices": packed(drawn_ranks.slices)}
 
-        def within(state: Any, watch: "Watch", budget: str) -> object:
+        def within(state: Any, budget: str, watch: "Watch") -> object:
             return {"offers": step.within(state, parse_quantity(budget, "USD"), watch)}
 
         routes += [
@@ -186,7 +186,7 @@ class _Asked:
     def answering(
         self, limiter: CapacityLimiter, ask: Callable[..., object]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Make an endpoint: ``ask`` is given the state, a ``watch`` and the path's parameters."""
+        """Make an endpoint: ``ask`` is given the state, the path's parameters, and a watch."""
 
         async def answer(request: Request) -> Response:
             gone = threading.Event()
@@ -199,7 +199,7 @@ class _Asked:
                     return Response(status_code=_DONE)
                 try:
                     state = self.session.parse(request.url.query)
-                    return _json(ask(state, watch=until(over), **request.path_params))
+                    return _json(ask(state, *request.path_params.values(), until(over)))
                 except TwofoldError as error:
                     return _json({"error": str(error)})
                 except Superseded:

@@ -11,7 +11,9 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import islice
+from operator import or_
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -49,7 +51,7 @@ from experiments.explore.state import State, command, is_number, parse_state, py
 from experiments.output.drawn import Ranks, ranks_drawn
 from experiments.output.words import say_time
 from experiments.points.utility import utilities
-from experiments.scenario.change import Change, Changed
+from experiments.scenario.change import Change, Changed, changed
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better, every_resource, not_used, utility_pct
 from experiments.scenario.scenario import Scenario
@@ -298,14 +300,14 @@ class Session:
             settings = settings_with(
                 engine.base.settings, engine.base.settings.engine, state.changes()
             )
-            changed = replace(engine.base, scenario=scenario, timeline=timeline, settings=settings)
-            rows, check = utilities(changed, watch=watch), changed.engine_check
+            of_state = replace(engine.base, scenario=scenario, timeline=timeline, settings=settings)
+            rows, check = utilities(of_state, watch=watch), of_state.engine_check
             by_name = {row.resource: row for row in rows}
             sliders = [
                 with_utility(slider(scenario, state, name), by_name[name])
                 for name in every_resource(scenario.cluster)
             ]
-            warnings = tuple(filter(None, (*changed.warnings, check["warning"])))
+            warnings = tuple(filter(None, (*of_state.warnings, check["warning"])))
             done = _simulated(scenario, timeline, sliders, (*prepared.changes, *changes))
             return replace(done, check=check["note"], warnings=warnings)
 
@@ -377,14 +379,13 @@ def _prepare(base: Baseline, texts: tuple[str, ...], watch: Watch) -> _PreparedS
     return _PreparedStep(scenario, tuple(changes), design, not_doubled)
 
 
-def _with_factors(prepared: _PreparedStep, state: State) -> tuple[Change, Scenario, list[Changed]]:
+def _with_factors(
+    prepared: _PreparedStep, state: State
+) -> tuple[Change, Scenario, tuple[Changed, ...]]:
     """Apply sliders that are numbers; return them as one change, too."""
-    number, scenario, changes = Change(), prepared.scenario, []
-    for change in map(parse_change, state.numbers()):
-        number |= change
-        changes.append(change.apply(scenario))
-        scenario = changes[-1].scenario
-    return number, scenario, changes
+    numbers = [parse_change(text) for text in state.numbers()]
+    scenario, outcomes = changed(prepared.scenario, numbers)
+    return reduce(or_, numbers, Change()), scenario, outcomes
 
 
 def _with_step(bare_slider: Slider, timeline: Timeline, step: float) -> Slider:

@@ -1,7 +1,7 @@
 """Documents of validations: predictions against measured steps, points, calls and serving."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import compress, groupby
 from math import isfinite, log2
 from pathlib import Path
 from statistics import median
@@ -336,7 +336,7 @@ def _point_cells(point: "PointError") -> dict[str, str]:
 
 
 def _recordings(report: "ValidationReport") -> Table:
-    """Return a row per recording: median and worst error, and the utility of doubling."""
+    """Return a row per recording: median and worst error, and the utility of doubling, if any."""
     rows = []
     for trace, same in groupby(report.points, lambda row: row.trace):
         points = list(same)
@@ -349,12 +349,13 @@ def _recordings(report: "ValidationReport") -> Table:
             utilities = _share(both[0]), _share(both[1])
         answered = sum(point.error_pct is not None for point in points)
         count = f"{answered}" if answered == len(points) else f"{answered} of {len(points)}"
-        rows.append(Row((trace.rpartition("/")[2], count, *plain, *calibrated, *utilities)))
+        rows.append((trace.rpartition("/")[2], count, *plain, *calibrated, *utilities))
     columns = (
         *("recording", ">points", ">median\nerror", ">worst", ">median\ncalibrated", ">worst"),
         *(">doubling\nmeasured", ">\npredicted"),
     )
-    return Table(columns, rows)
+    filled = [any(cells) for cells in zip(*rows, strict=True)]
+    return Table.of(list(compress(columns, filled)), [tuple(compress(row, filled)) for row in rows])
 
 
 def _median_and_worst(errors: "Sequence[float | None]") -> tuple[str, str]:

@@ -164,10 +164,7 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     is faster with more.
     """
     random = np.random.default_rng(_SEED)
-    tables = []
-    for durations, fractions in _tables(list(steps)):
-        long = np.median(durations, axis=1) >= np.log(_SHORTEST)
-        tables.append((durations[long], fractions[long]))
+    tables = [_long(table) for table in _tables(list(steps))]
     informative = [
         np.asarray(np.abs(_median_polish(table[1])).max(axis=1, initial=0.0) >= _DIFFERS)
         for table in tables
@@ -237,6 +234,12 @@ def _side_by_side(columns: Sequence[_Column]) -> Table:
         for column, took in zip(columns, usual.T, strict=True)
     ]
     return durations, np.stack(fractions, axis=1)
+
+
+def _long(table: Table) -> Table:
+    durations, fractions = table
+    long = np.median(durations, axis=1) >= np.log(_SHORTEST)
+    return durations[long], fractions[long]
 
 
 def _rejoined(sides: Sequence[Table]) -> list[Table]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.evaluate.design_points import DesignPoints
-from experiments.scenario.change import cluster_values, is_of_links
+from experiments.scenario.change import changed, cluster_values, is_of_links
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
@@ -226,14 +226,14 @@ def _lag_changes(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[L
     A change of ``host`` has changed its launches already.
     """
     whole = [likely.text.split()[1] for likely in host if likely.text.startswith("host x")]
-    changed = float(whole[0].removeprefix("x")) if whole else 1.0
+    as_much = float(whole[0].removeprefix("x")) if whole else 1.0
     for word, by_host in (("launch", True), ("gaps", False)):
         lags = []  # summed after ops of the host, or of the device; mean over ranks (s)
         for workload in (a, b):
             source = workload.what[workload.edges.source]
             lag = workload.edges.lag[(source == What.HOST) == by_host]
             lags.append(float(lag.sum()) / max(1, len(workload.ranks)))
-        lag_a, lag_b = lags[0] * (changed if by_host else 1.0), lags[1]
+        lag_a, lag_b = lags[0] * (as_much if by_host else 1.0), lags[1]
         if lag_a > 0 and abs(lag_b / lag_a - 1) > _ALIKE:
             yield Likely(f"{word} {factor(lag_b / lag_a)}", abs(lag_b - lag_a))
 
@@ -262,9 +262,9 @@ def _call_changes(base: Scenario, a: Recorded, b: Recorded, others: Cluster | No
         if abs(pair.bytes - 1) > _COUNTS
     ]
     now = call_costs(base)
-    changed = _with_changes(base, resized)
-    network = _different_values(base, others) if others else _fitted(changed, matched, now)
-    then = call_costs(_with_changes(changed, [pair.text for pair in network]))
+    scenario, _ = changed(base, map(parse_change, resized))
+    network = _different_values(base, others) if others else _fitted(scenario, matched, now)
+    then = call_costs(changed(scenario, [parse_change(each.text) for each in network])[0])
     changes = [*(Likely(text) for text in (*gone, *resized)), *network]
     for pair in matched:
         before, after = now[pair.calls].sum(), then[pair.calls].sum()
@@ -272,13 +272,6 @@ def _call_changes(base: Scenario, a: Recorded, b: Recorded, others: Cluster | No
         if abs(left - 1) > _ALIKE and pair.time > 0:
             changes.append(Likely(f"{pair.name} time {factor(left)}"))
     return changes
-
-
-def _with_changes(scenario: Scenario, texts: Sequence[str]) -> Scenario:
-    """Apply changes that keep the indices of calls."""
-    for text in texts:
-        scenario = parse_change(text).apply(scenario).scenario
-    return scenario
 
 
 def call_costs(scenario: Scenario) -> Floats:

@@ -242,7 +242,10 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     if not note and base.scenario.engine != "analytic" and _calls_meet(alone, resource, factors):
         points = _Simulated(base, resource, watch)
         traced = sample_curve(points, *ends, gap=gap * step)
-        even = break_even(traced.at, *_answered(traced), factor=2.0, least=threshold / 100)
+        first, last = float(traced.x[0]), float(traced.x[-1])
+        if last < 2 * first:  # Ctrl-C left no doubling
+            raise KeyboardInterrupt
+        even = break_even(traced.at, first, last, factor=2.0, least=threshold / 100)
         certificate = "sampled"
         engine = "flow"
         note = "" if not traced.fell else "the step was seen to get longer with a better resource"
@@ -266,14 +269,6 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         note=note,
         interrupted=f"interrupted: the curve has only {len(traced.x)} points" if traced.cut else "",
     )
-
-
-def _answered(traced: Curve) -> tuple[float, float]:
-    """Return the ends of a curve; refuse one that Ctrl-C left without a doubling."""
-    first, last = float(traced.x[0]), float(traced.x[-1])
-    if last < 2 * first:
-        raise KeyboardInterrupt
-    return first, last
 
 
 def _calls_meet(alone: Scenario, resource: str, factors: tuple[float, float]) -> bool:

@@ -17,6 +17,7 @@ prompts are sends that begin while the times of others run: :class:`CacheTransfe
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -81,10 +82,6 @@ class _Words:
     at: int = 0
     given: set[str] = field(default_factory=set)
 
-    @staticmethod
-    def of(text: str) -> "_Words":
-        return _Words(text, list(_WORD.finditer(text)))
-
     def left(self) -> bool:
         return self.at < len(self.matches)
 
@@ -94,9 +91,6 @@ class _Words:
             raise WhatIfError(f"{self.text!r} ends where {wanted} is expected")
         self.at += 1
         return self.matches[self.at - 1][0]
-
-    def peek(self) -> str:
-        return self.matches[self.at][0] if self.left() else ""
 
     def wrong(self, why: str) -> WhatIfError:
         """Make an error that points at the word just taken."""
@@ -117,7 +111,7 @@ def parse_timed_call(text: str) -> TimedCall:
     >>> call.kind, call.size, call.ranks, call.start, call.every, call.times
     ('all_reduce', 67108864.0, (0, 1, 2, 3, 8), 0.001, 0.002, 10)
     """
-    words = _Words.of(text)
+    words = _Words(text, list(_WORD.finditer(text)))
     word = words.next("a kind of call")
     kind = kind_named(word)
     if kind is None:
@@ -159,13 +153,10 @@ def _clause(words: _Words, call: TimedCall) -> TimedCall:
 def _quantity(words: _Words, wanted: str, unit: str) -> float:
     """Parse a quantity, whose unit may be a separate word: ``64MiB``, ``64 MiB``."""
     text = words.next(wanted)
-    if re.fullmatch(r"[\d.eE+-]+", text) and words.left() and re.match(r"[A-Za-zµ]", words.peek()):
-        after = words.peek()
-        try:
+    after = words.matches[words.at][0] if words.left() else ""
+    if re.fullmatch(r"[\d.eE+-]+", text) and re.match(r"[A-Za-zµ]", after):
+        with suppress(QuantityError):
             value = parse_quantity(f"{text} {after}", unit)
-        except QuantityError:
-            pass
-        else:
             words.next(wanted)
             return value
     try:

@@ -47,13 +47,13 @@ from experiments.scenario.words import (
     Word,
     calls_named,
     factor_of,
-    near,
+    hint_of,
     ranks_of,
     words_of,
 )
 from simulator.imbalance import parse_imbalance
 from simulator.support.errors import TwofoldError, WhatIfError, shown
-from simulator.support.names import same_name
+from simulator.support.names import nearest, same_name
 from simulator.support.quantities import count_of, whole_of
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.cluster.changed import SETTINGS
@@ -307,8 +307,8 @@ def _only_word(named: "list[Word] | tuple[Word, ...]") -> Word:
     if len(named) == 1 and named[0].text:
         return named[0]
     text = " ".join(word.text for word in named)
-    verb = near(named[0].text, tuple(_VERBS)) if named else None
-    hint = f"did you mean {verb!r}? " if verb else ""
+    verbs = nearest(named[0].text, tuple(_VERBS)) if named else []
+    hint = f"did you mean {verbs[0]!r}? " if verbs else ""
     raise WhatIfError(f"{text!r} is not one name; {hint}put quotes around a name with spaces")
 
 
@@ -330,8 +330,7 @@ def _resource(name: Word) -> str | None:
         return name.text  # of links that a graph names, if the cluster has such
     tiers = {name_of_resource.partition(".")[0] for name_of_resource in CLUSTER_RESOURCES}
     if resource is None and same_name(plain.partition(".")[0], tiers):
-        close = near(plain, tuple(CLUSTER_RESOURCES))
-        hint = f"; did you mean {close!r}?" if close else ""
+        hint = hint_of(plain, tuple(CLUSTER_RESOURCES))
         raise WhatIfError(f"{name.text!r} is not a resource of a cluster{hint}")
     return resource
 
@@ -399,9 +398,7 @@ def _share(named: Sequence[Word], seed: int | None) -> Drawn:
     *tiers, noun = words or [""]
     of = noun if noun in DRAWN else _SINGULAR.get(noun)
     if of is None:
-        hint = near(noun, DRAWN)
-        meant = f"; did you mean {hint!r}?" if hint else ""
-        raise WhatIfError(f"{noun!r} is not one of {', '.join(DRAWN)}{meant}")
+        raise WhatIfError(f"{noun!r} is not one of {', '.join(DRAWN)}{hint_of(noun, DRAWN)}")
     if len(tiers) > 1:
         raise WhatIfError(f"{' '.join(tiers)!r} is not the name of one resource of links")
     tier = (same_name(tiers[0], _TIERS) or tiers[0]) if tiers else None

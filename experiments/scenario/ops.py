@@ -9,7 +9,7 @@ from collectives.machine import Rule, choose
 from experiments.output.words import plural
 from experiments.scenario.change import CLUSTER_RESOURCES, Changed, count_ops, ranks_text
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.words import PARTS, CallsNamed, Word, matches, near
+from experiments.scenario.words import PARTS, CallsNamed, Word, hint_of, matches
 from simulator.edits.ops import calls_dropped, dropped, durations_scaled, evened, fused, lags_scaled
 from simulator.edits.overlap import one_call_per_rank, with_full_overlap, without_overlap
 from simulator.imbalance import Imbalance
@@ -174,9 +174,8 @@ def _no_match_error(workload: Workload, pattern: str) -> str:
     if pattern.lower() in PARTS:
         hint = did_you_mean(PARTS[pattern.lower()], (*CLUSTER_RESOURCES, *OPS))
         return f"no op is called {pattern!r}; {hint}".rstrip()
-    close = near(pattern, (*OPS, GAPS, LAUNCH, *workload.names))
-    hint = f"; did you mean {close!r}?" if close else "; twofold explain lists names"
-    return f"no op is called {pattern!r}{hint}"
+    hint = hint_of(pattern, (*OPS, GAPS, LAUNCH, *workload.names))
+    return f"no op is called {pattern!r}{hint or '; twofold explain lists names'}"
 
 
 def _on_ranks(workload: Workload, ranks: Ranks) -> Mask:

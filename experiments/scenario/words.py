@@ -94,7 +94,7 @@ def factor_of(word: Word) -> float:
     """Parse ``x0.5``, or a quotient: ``x1/3``; a WhatIfError if out of bounds."""
     match = None if word.quoted else _FACTOR.fullmatch(word.text)
     if match is None:
-        wanted = _like(word.text, ("drop", "bytes", "time", "removed"))
+        wanted = hint_of(word.text, ("drop", "bytes", "time", "removed"))
         raise WhatIfError(f"{word.text!r} is not a factor such as x0.5{wanted}")
     over = float(match[2] or 1)
     if not over:
@@ -127,7 +127,7 @@ def calls_named(word: Word) -> CallsNamed | None:
     kind = kind_named(match[1])
     if kind is None and match[1] not in (_EVERY, ""):
         if match[2]:
-            hint = _like(match[1], (*KINDS, _EVERY))
+            hint = hint_of(match[1], (*KINDS, _EVERY))
             raise WhatIfError(f"{match[1]!r} is not a kind of call{hint}")
         return None
     return CallsNamed(kind, match[2])
@@ -139,12 +139,7 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
-def near(text: str, choices: tuple[str, ...]) -> str | None:
-    """Return the known word nearest to a misspelt one."""
+def hint_of(text: str, choices: tuple[str, ...]) -> str:
+    """Ask at the end of an error whether the known word nearest to a misspelt one is meant."""
     close = nearest(text, choices)
-    return close[0] if close else None
-
-
-def _like(text: str, choices: tuple[str, ...]) -> str:
-    close = near(text, choices)
-    return f"; did you mean {close!r}?" if close else ""
+    return f"; did you mean {close[0]!r}?" if close else ""

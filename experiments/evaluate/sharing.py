@@ -126,14 +126,11 @@ def shared(
             rows[part[0]] = SharedJob(by_itself, steps, (), {}, None, by_itself.workload)
             continue
         some = [jobs[number] for number in part]
-        group = _together(some, [alone[number] for number in part], window, keep, watch)
-        groups.append((part, group.settled))
-        met = [
-            tuple(neighbour for neighbour in part if neighbour != job and meets[job, neighbour])
-            for job in part
-        ]
-        for number, row in zip(part, group.rows(met), strict=True):
-            rows[number] = row
+        settled, group = _together(some, [alone[number] for number in part], window, keep, watch)
+        groups.append((part, settled))
+        for number, row in zip(part, group, strict=True):
+            met = tuple(each for each in part if each != number and meets[number, each])
+            rows[number] = replace(row, meets=met)
     return Sharing(alone[0].topology, tuple(row for row in rows if row), tuple(groups))
 
 
@@ -155,49 +152,6 @@ def _uses(alone: Sequence[Timeline]) -> NDArray[np.bool_]:
     return np.array([(timeline.link_bytes > 0) & finite for timeline in alone])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _JobGroup:
-    """Jobs that were simulated together: alone, together, and how it settled.
-
-    ``lost_alone`` is the delay of each job's calls among themselves when it is alone.
-    """
-
-    alone: Sequence[Timeline]
-    jobs: Sequence[RepeatedJob]
-    done: Sequence[JobSteps]
-    settled: Steady
-    lost_alone: Sequence[Floats]
-
-    def rows(self, meets: Sequence[tuple[int, ...]]) -> list[SharedJob]:
-        """Return the results of each job."""
-        # Utilisation of each link that several jobs use (0 to 1); 0 for all others
-        bandwidth = self.alone[0].topology.bandwidth
-        pairs = zip(self.alone, self.settled.jobs, strict=True)
-        rate = sum(timeline.link_bytes / steps.mean for timeline, steps in pairs)
-        full = np.where(_uses(self.alone).sum(axis=0) > 1, rate, 0.0) / bandwidth
-        columns = (self.alone, self.settled.jobs, meets, self.done, self.jobs)
-        return [
-            SharedJob(alone, steps, met, self._lost(number, full), done, job.workload)
-            for number, (alone, steps, met, done, job) in enumerate(zip(*columns, strict=True))
-        ]
-
-    def _lost(self, number: int, full: Floats) -> Lost:
-        """Attribute the delay of a job's calls, in a counted step, to links."""
-        job, steps = self.jobs[number], self.settled.jobs[number]
-        counted = self.done[number].lost[steps.first : steps.first + steps.count]
-        lost = np.mean(counted, axis=0) - self.lost_alone[number]
-        lost_on: Lost = {}
-        for call, time in zip(job.workload.distinct_calls[0], lost.tolist(), strict=True):
-            loads = job.costs.loads(job.workload.call_view(call))
-            links = np.unique(
-                np.concatenate([np.empty(0, np.int64), *(load.link for load in loads)])
-            )
-            fullest = links[full[links] >= full[links].max(initial=0.0) * (1 - _SAME)]
-            for link in fullest[full[fullest] > 0].tolist():
-                lost_on[link] = lost_on.get(link, 0.0) + time / len(fullest)
-        return {link: time for link, time in lost_on.items() if time > _ROUNDING * steps.mean}
-
-
 _ROUNDING = 1e-9
 """Smaller delays, as a share of the step, are rounding."""
 _SAME = 1e-6
@@ -206,7 +160,8 @@ _SAME = 1e-6
 
 def _together(
     jobs: Sequence[PlacedJob], alone: Sequence[Timeline], window: Window, keep: int, watch: Watch
-) -> _JobGroup:
+) -> tuple[Steady, list[SharedJob]]:
+    """Simulate jobs that meet until they are steady; return how they settled, and their results."""
     topology = alone[0].topology
     lengths = [timeline.makespan for timeline in alone]
     longest = max(lengths)
@@ -233,9 +188,32 @@ def _together(
         settled = steady(repeated_jobs.jobs, window)
     except ValueError as error:
         raise _check_lengths(jobs, lengths) from error
-    once = [replace(job, begins=0.0, steps=1) for job in repeated]
-    before = [repeat_together([job], topology).jobs[0].lost[0] for job in once]
-    return _JobGroup(alone, repeated, repeated_jobs.jobs, settled, before)
+    # Utilisation of each link that several jobs use (0 to 1); 0 for all others
+    pairs = zip(alone, settled.jobs, strict=True)
+    rate = sum(timeline.link_bytes / steps.mean for timeline, steps in pairs)
+    full = np.where(_uses(alone).sum(axis=0) > 1, rate, 0.0) / topology.bandwidth
+    rows = []
+    for by_itself, job, done, steps in zip(
+        alone, repeated, repeated_jobs.jobs, settled.jobs, strict=True
+    ):
+        counted = done.lost[steps.first : steps.first + steps.count]
+        once = repeat_together([replace(job, begins=0.0, steps=1)], topology).jobs[0]
+        lost = np.mean(counted, axis=0) - once.lost[0]  # beyond that of the job alone
+        on_links = _lost_on_links(job, lost, full, _ROUNDING * steps.mean)
+        rows.append(SharedJob(by_itself, steps, (), on_links, done, job.workload))
+    return settled, rows
+
+
+def _lost_on_links(job: RepeatedJob, lost: Floats, full: Floats, least: float) -> Lost:
+    """Attribute the delay of a job's distinct calls to the fullest of their links."""
+    lost_on: Lost = {}
+    for call, time in zip(job.workload.distinct_calls[0], lost.tolist(), strict=True):
+        loads = job.costs.loads(job.workload.call_view(call))
+        links = np.unique(np.concatenate([np.empty(0, np.int64), *(load.link for load in loads)]))
+        fullest = links[full[links] >= full[links].max(initial=0.0) * (1 - _SAME)]
+        for link in fullest[full[fullest] > 0].tolist():
+            lost_on[link] = lost_on.get(link, 0.0) + time / len(fullest)
+    return {link: time for link, time in lost_on.items() if time > least}
 
 
 def _check_lengths(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatIfError:

@@ -89,10 +89,9 @@ def choices(scenario: Scenario, tried: dict[str, bool], watch: Watch = lambda _:
     cluster = scenario.cluster
 
     def fitting(verb: str, names: Iterable[str]) -> tuple[str, ...]:
-        def fits(name: str) -> None:
-            parse_change(f"{verb}{name}").apply(scenario)
-
-        return _fitting(names, verb, fits, tried, watch)
+        return _fitting(
+            names, verb, lambda name: parse_change(f"{verb}{name}").apply(scenario), tried, watch
+        )
 
     return Choices(
         clusters=tuple(catalog()),
@@ -109,7 +108,7 @@ def choices(scenario: Scenario, tried: dict[str, bool], watch: Watch = lambda _:
 def _fitting(
     names: Iterable[str],
     verb: str,
-    attempt: Callable[[str], None],
+    attempt: Callable[[str], object],
     tried: dict[str, bool],
     watch: Watch,
 ) -> tuple[str, ...]:

@@ -265,11 +265,24 @@ class Session:
         )
 
     def _prepare_anew(self, engine: _Engine, texts: tuple[str, ...], watch: Watch) -> _PreparedStep:
+        """Apply what changes links or ops."""
+        scenario, changes, not_doubled = engine.base.scenario, [], {}
         before = READABLE.set(self._readable)
         try:
-            return _prepare(engine.base, texts, watch)
+            for change in map(parse_change, texts):
+                watch(change.text)
+                changes.append(change.apply(scenario))
+                scenario = changes[-1].scenario
+            for resource in every_resource(scenario.cluster):
+                watch(resource)
+                try:
+                    better(resource).apply(scenario)
+                except TwofoldError as error:
+                    not_doubled[resource] = str(error)
+            design = None if scenario.slow_down else DesignPoints(scenario)
         finally:
             READABLE.reset(before)
+        return _PreparedStep(scenario, tuple(changes), design, not_doubled)
 
     def _moved(self, state: State, watch: Watch) -> _Simulated:
         def make() -> _Simulated:
@@ -359,24 +372,6 @@ def open_session(
     session = Session(trace, cluster, baseline(trace, cluster, settings, watch))
     session.moving(State())  # contracts the step and compiles loops: the first move is like others
     return session
-
-
-def _prepare(base: Baseline, texts: tuple[str, ...], watch: Watch) -> _PreparedStep:
-    """Apply what changes links or ops."""
-    scenario, changes = base.scenario, []
-    for change in map(parse_change, texts):
-        watch(change.text)
-        changes.append(change.apply(scenario))
-        scenario = changes[-1].scenario
-    not_doubled = {}
-    for resource in every_resource(scenario.cluster):
-        watch(resource)
-        try:
-            better(resource).apply(scenario)
-        except TwofoldError as error:
-            not_doubled[resource] = str(error)
-    design = None if scenario.slow_down else DesignPoints(scenario)
-    return _PreparedStep(scenario, tuple(changes), design, not_doubled)
 
 
 def _with_factors(

@@ -98,7 +98,14 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     parsed = [parse_change(text) for text in changes]
     _check_draws(parsed, draws, seed)
     base = baseline(trace, cluster, settings, watch)
-    applied, refused = _applied(base, parsed, draws or DRAWS, seed or 0)
+    applied, errors = [], {}
+    for change in parsed:
+        try:
+            applied.append(_apply(base, change, draws or DRAWS, seed or 0))
+        except TwofoldError as error:
+            errors[change.text] = error
+    if not applied:
+        raise next(iter(errors.values()))
     changing = [
         Changing(case.change.text, case.change, tuple(draw.scenario for draw in case.draws))
         for case in applied
@@ -108,6 +115,9 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
         _described(base, point, case, answer.outcomes)
         for point, case, answer in zip(saved_by(base, answered), applied, answered, strict=False)
     ]  # after Ctrl-C only the first ones
+    refused = tuple(  # the cause does not repeat the change
+        RefusedChange(text, str(error.__cause__ or error)) for text, error in errors.items()
+    )
     interrupted = interruption(len(points), len(applied), "changes")
     return WhatIfReport(base, tuple(points), refused, interrupted=interrupted)
 
@@ -143,22 +153,6 @@ def _check_draws(changes: Sequence[Change], draws: int | None, seed: int | None)
             f"{' and '.join(options)} have no effect unless a change is drawn at random, as in"
             " '1% of links down'"
         )
-
-
-def _applied(
-    base: Baseline, changes: Sequence[Change], draws: int, seed: int
-) -> tuple[list[_Applied], tuple[RefusedChange, ...]]:
-    """Apply each change; collect those that cannot be made."""
-    applied, errors = [], {}
-    for change in changes:
-        try:
-            applied.append(_apply(base, change, draws, seed))
-        except TwofoldError as error:
-            errors[change.text] = error
-    if not applied:
-        raise next(iter(errors.values()))
-    refused = (RefusedChange(text, str(error.__cause__ or error)) for text, error in errors.items())
-    return applied, tuple(refused)  # the cause does not repeat the change
 
 
 def _apply(base: Baseline, change: Change, draws: int, seed: int) -> _Applied:

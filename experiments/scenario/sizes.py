@@ -193,7 +193,11 @@ def _other_degree(scenario: Scenario, request: Size) -> Changed:
     gradients = _reducing_gradients(workload)
     collective = workload.calls.group[workload.calls.kind != SEND_RECEIVE]
     grows = np.isin(np.arange(len(workload.groups)), collective) & ~gradients
-    grows &= np.array([_is_block(group.ranks, now) for group in workload.groups], dtype=bool)
+    # Tensor-parallel ranks are consecutive, from a multiple of their number on.
+    first = (group.ranks[0] // now * now for group in workload.groups)
+    blocks = [tuple(range(rank, rank + now)) for rank in first]
+    pairs = zip(workload.groups, blocks, strict=True)
+    grows &= np.array([tuple(group.ranks) == block for group, block in pairs], dtype=bool)
     if now == 1 or not grows.any():
         names = group_names(workload, range(len(workload.groups))) or "no groups"
         raise WhatIfError(
@@ -220,11 +224,6 @@ def _other_degree(scenario: Scenario, request: Size) -> Changed:
     )
     after = replace(after, workload=divided, nodes=nodes)
     return Changed(after, note + _host_limit(after), _ASSUMED_OF_SHAPES)
-
-
-def _is_block(ranks: Sequence[int], size: int) -> bool:
-    """Whether ranks are ``size`` consecutive ones from a multiple of it on."""
-    return ranks[0] % size == 0 and tuple(ranks) == tuple(range(ranks[0], ranks[0] + size))
 
 
 def _with_kernels(scenario: Scenario, kernels: ShapedKernels, factors: Factors) -> Scenario:

@@ -152,15 +152,8 @@ def events_of_calls(report: "CollectiveCallsReport") -> Iterator[Event]:
 
 def events(report: WithPath) -> Iterator[Event]:
     """All events: names of processes and threads, ops as measured and as simulated, the path."""
-    workload, origin = report.base.timeline.workload, first_start(report.base.timeline)
-    yield from _names(workload)
-    yield from _path(report)
-    for op in range(len(workload)):
-        yield from _measured(report, op)
-        yield from _simulated(report, op, origin)
-
-
-def _names(workload: Workload) -> Iterator[Event]:
+    timeline = report.base.timeline
+    workload, origin = timeline.workload, first_start(timeline)
     yield meta("process_name", _PATH, 0, "critical path (simulated)")
     yield meta("process_sort_index", _PATH, 0, 0)
     yield meta("thread_name", _PATH, 1, "rank and op")
@@ -175,6 +168,12 @@ def _names(workload: Workload) -> Iterator[Event]:
                 yield meta("thread_name", process, lane + 1, workload.lanes[lane])
                 order = lane + 1 + (0 if lane in of_host else len(workload.lanes))
                 yield meta("thread_sort_index", process, lane + 1, order)
+    yield from _path(report)
+    for op in range(len(workload)):
+        yield from _measured(workload, op)
+        where = _process(int(workload.rank[op])) + 1, int(workload.lane[op]) + 1
+        args = {"op": op, "released by op": int(timeline.released_by[op])}
+        yield from _simulated(workload, timeline, op, -origin, where, args)
 
 
 def meta(what: str, process: int, thread: int, value: object) -> Event:
@@ -201,8 +200,7 @@ def timed_slice(name: str, kind: str, span: tuple[float, float], where: tuple[in
     }
 
 
-def _measured(report: WithPath, op: int) -> Iterator[Event]:
-    workload = report.base.timeline.workload
+def _measured(workload: Workload, op: int) -> Iterator[Event]:
     span = float(workload.measured_start[op]), float(workload.measured_end[op])
     if np.isnan(span[0]):
         return
@@ -214,21 +212,26 @@ def _measured(report: WithPath, op: int) -> Iterator[Event]:
             yield timed_slice("transfer", "transfer", (span[1] - took, span[1]), where)
 
 
-def _simulated(report: WithPath, op: int, origin: float) -> Iterator[Event]:
-    timeline, workload = report.base.timeline, report.base.timeline.workload
-    span = float(timeline.start[op]) - origin, float(timeline.end[op]) - origin
-    where = _process(int(workload.rank[op])) + 1, int(workload.lane[op]) + 1
-    args: dict[str, object] = {"op": op, "released by op": int(timeline.released_by[op])}
+def _simulated(
+    workload: Workload,
+    times: Timeline | StepTimes,
+    op: int,
+    later: float,
+    where: tuple[int, int],
+    args: Mapping[str, object],
+) -> Iterator[Event]:
+    """Yield an op that is ``later`` (s) than in its step, and when its call moves data."""
+    span = later + float(times.start[op]), later + float(times.end[op])
     call = int(workload.call[op])
     if call >= 0:
-        args["call"] = str(workload.call_view(call))
+        args = {**args, "call": str(workload.call_view(call))}
     yield timed_slice(*called(workload, op), span, where) | {"args": args}
     if call >= 0:
         # A receiver may arrive while an eager message moves, or after that.
-        moved = float(timeline.call_start[call]) - origin, float(timeline.call_end[call]) - origin
-        moving = max(span[0], moved[0]), moved[1]
-        if moving[0] <= moving[1]:
-            yield timed_slice("transfer", "transfer", moving, where)
+        moving = max(span[0], later + float(times.call_start[call]))
+        over = later + float(times.call_end[call])
+        if moving <= over:
+            yield timed_slice("transfer", "transfer", (moving, over), where)
 
 
 def called(workload: Workload, op: int) -> tuple[str, str]:
@@ -264,42 +267,19 @@ def events_of_jobs(report: "ShareReport") -> Iterator[Event]:
         # Number the lanes of each rank; 1 is the thread of the steps
         pairs = np.unique(np.stack([workload.rank, workload.lane]), axis=1).T.tolist()
         threads = {(rank, lane): number for number, (rank, lane) in enumerate(pairs, start=2)}
-        yield from _names_of_job(placed.name, process, workload, threads)
+        yield meta("process_name", process, 0, f"job {placed.name}")
+        yield meta("process_sort_index", process, 0, process)
+        yield meta("thread_name", process, 1, "steps")
+        for (rank, lane), thread in threads.items():
+            yield meta("thread_name", process, thread, f"seat {rank} {workload.lanes[lane]}")
+            yield meta("thread_sort_index", process, thread, thread)
         for step, times in steps.items():
-            yield from _job_step(workload, step, times, (process, threads))
-
-
-def _names_of_job(
-    name: str, process: int, workload: Workload, threads: dict[tuple[int, int], int]
-) -> Iterator[Event]:
-    yield meta("process_name", process, 0, f"job {name}")
-    yield meta("process_sort_index", process, 0, process)
-    yield meta("thread_name", process, 1, "steps")
-    for (rank, lane), thread in threads.items():
-        yield meta("thread_name", process, thread, f"seat {rank} {workload.lanes[lane]}")
-        yield meta("thread_sort_index", process, thread, thread)
-
-
-def _job_step(
-    workload: Workload, number: int, times: StepTimes, where: tuple[int, dict[tuple[int, int], int]]
-) -> Iterator[Event]:
-    process, threads = where
-    begin = times.begin
-    whole = begin, begin + float(times.end.max())
-    yield timed_slice(f"step {number}", "step", whole, (process, 1))
-    for op in range(len(workload)):
-        span = begin + float(times.start[op]), begin + float(times.end[op])
-        at = process, threads[int(workload.rank[op]), int(workload.lane[op])]
-        call = int(workload.call[op])
-        args: dict[str, object] = {"op": op, "step": number}
-        if call >= 0:
-            args["call"] = str(workload.call_view(call))
-        yield timed_slice(*called(workload, op), span, at) | {"args": args}
-        if call >= 0:
-            moving = max(span[0], begin + float(times.call_start[call]))
-            over = begin + float(times.call_end[call])
-            if moving <= over:
-                yield timed_slice("transfer", "transfer", (moving, over), at)
+            whole = times.begin, times.begin + float(times.end.max())
+            yield timed_slice(f"step {step}", "step", whole, (process, 1))
+            for op in range(len(workload)):
+                where = process, threads[int(workload.rank[op]), int(workload.lane[op])]
+                args = {"op": op, "step": step}
+                yield from _simulated(workload, times, op, times.begin, where, args)
 
 
 _INSTANCES, _REQUESTS = 1, 2

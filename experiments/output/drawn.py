@@ -204,13 +204,15 @@ def ranks_drawn(
     names, codes = _names(timeline.workload.names, [part.name for part in parts])
     ends = (float(part.end.max()) for part in parts if len(part.end))
     span = max([timeline.makespan - origin, *ends])
-    tick = max(span, 1e-9) / (1 << 31)
+    tick, total = max(span, 1e-9) / (1 << 31), len(timeline.workload.ranks)
     about = {
         "span_s": span,
         "tick_s": tick,
         "classes": list(CLASSES),
         "rows": rows,
-        "left_out": _left_out(timeline, chosen),
+        "left_out": f"{len(chosen)} of {total:,} ranks are drawn: evenly, the slowest among them"
+        if len(chosen) < total
+        else "",
     }
     return Ranks(about, _table(parts, codes, names, tick))
 
@@ -227,14 +229,6 @@ def _chosen(timeline: Timeline, most: int) -> list[int]:
     even = np.linspace(0, len(ranks) - 1, room).round().astype(int)
     chosen = dict.fromkeys([slowest, *(ranks[position] for position in even.tolist())])
     return sorted(list(chosen)[:room])
-
-
-def _left_out(timeline: Timeline, chosen: Sequence[int]) -> str:
-    """Describe which ranks are not drawn; "" if all are."""
-    total = len(timeline.workload.ranks)
-    if len(chosen) == total:
-        return ""
-    return f"{len(chosen)} of {total:,} ranks are drawn: evenly, the slowest among them"
 
 
 def _path_slices(
@@ -371,17 +365,11 @@ def by_resource(timeline: Timeline) -> list[TierUse]:
     network, use = timeline.topology, utilisation(timeline)
     rows = []
     for number, name in enumerate(network.resources):
-        of_resource = network.resource == number
-        if of_resource.any():
-            crossed = float(timeline.link_bytes[of_resource].sum())
+        links = np.flatnonzero(network.resource == number)
+        if len(links):
+            crossed = float(timeline.link_bytes[links].sum())
             rows.append(
-                TierUse(
-                    name,
-                    int(of_resource.sum()),
-                    crossed,
-                    float(use[of_resource].mean()),
-                    use[of_resource].max(),
-                )
+                TierUse(name, len(links), crossed, float(use[links].mean()), use[links].max())
             )
     return rows
 
@@ -421,15 +409,21 @@ def links_drawn(timeline: Timeline) -> Links | None:
     network = timeline.topology
     if network.ranks > MOST_RANKS_OF_A_MAP:
         return None
-    from topologies.drawing import merged, places  # brings matplotlib, which is slow to load
+    from topologies.drawing import figure_node, merged, places  # bring matplotlib, slow to load
 
     where = places(network)
     graph = merged(network)
     nodes = [node for node in graph if node in where]
     at = {node: position for position, node in enumerate(nodes)}
-    use, crossed, wide, pairs = _cables(timeline, at)
-    ends = np.array(list(pairs), np.int64).reshape(-1, 2)
-    resources = np.array([pairs[pair] for pair in pairs], np.int64)
+    drawn = np.array([at[figure_node(node)] for node in network.nodes], np.int64)
+    ends = np.sort(np.stack([drawn[network.source], drawn[network.target]], axis=1), axis=1)
+    # No line between the two sides of a NIC, which are drawn as one node.
+    links = np.flatnonzero(ends[:, 0] != ends[:, 1])
+    cables, first, cable = np.unique(ends[links], axis=0, return_index=True, return_inverse=True)
+    cable, first = cable.reshape(-1), links[first]
+    use, crossed = np.zeros(len(cables)), np.zeros(len(cables))
+    np.maximum.at(use, cable, utilisation(timeline)[links])
+    np.add.at(crossed, cable, timeline.link_bytes[links])
     about = {
         "name": network.name,
         "resources": list(network.resources),
@@ -444,42 +438,14 @@ def links_drawn(timeline: Timeline) -> Links | None:
             "kind": Column([_kind(node) for node in nodes]),
         },
         {
-            "a": Column(ends[:, 0]),
-            "b": Column(ends[:, 1]),
-            "resource": Column(resources),
+            "a": Column(cables[:, 0]),
+            "b": Column(cables[:, 1]),
+            "resource": Column(network.resource[first].astype(np.int64)),
             "use": Column(use),
             "bytes": Column(crossed, "B"),
-            "bandwidth": Column(wide, "B/s"),
+            "bandwidth": Column(network.bandwidth[first], "B/s"),
         },
     )
-
-
-def _cables(
-    timeline: Timeline, at: dict[Node, int]
-) -> tuple[Floats, Floats, Floats, dict[tuple[int, int], int]]:
-    """Join both directions of every cable: utilisation, bytes, bandwidth, resource."""
-    from topologies.drawing import figure_node
-
-    network, use = timeline.topology, utilisation(timeline)
-    drawn = np.array([at[figure_node(node)] for node in network.nodes], np.int64)
-    ends = np.sort(np.stack([drawn[network.source], drawn[network.target]], axis=1), axis=1)
-    # No line between the two sides of a NIC, which are drawn as one node.
-    between_nodes = np.flatnonzero(ends[:, 0] != ends[:, 1])
-    unique, first, inverse = np.unique(
-        ends[between_nodes], axis=0, return_index=True, return_inverse=True
-    )
-    inverse = inverse.reshape(-1)
-    most = np.zeros(len(unique))
-    np.maximum.at(most, inverse, use[between_nodes])
-    crossed = np.zeros(len(unique))
-    np.add.at(crossed, inverse, timeline.link_bytes[between_nodes])
-    first = between_nodes[first]
-    resources: NDArray[np.int64] = network.resource[first].astype(np.int64)
-    pairs = {
-        (a, b): resource
-        for (a, b), resource in zip(unique.tolist(), resources.tolist(), strict=True)
-    }
-    return most, crossed, network.bandwidth[first], pairs
 
 
 def _kind(node: Node) -> str:

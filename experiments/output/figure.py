@@ -140,11 +140,19 @@ def _draw_chart(axes: "Axes", chart: Chart) -> None:
         _draw_bars(axes, chart)
     else:
         _draw_lines(axes, chart)
-    _fit(axes, chart)
+    _fit_axis(axes, "x", chart.x)
+    if chart.y.kind != "names":
+        _fit_axis(axes, "y", chart.y)
+    if chart.x.ticks:
+        keep = set(_with_room(chart, [position for position, _ in chart.x.ticks]))
+        ticks = [(position, text) for position, text in chart.x.ticks if position in keep]
+        texts = [_text(text) for _, text in ticks]
+        small = _SMALL - any("\n" in text for text in texts)  # values below factors are wide
+        axes.set_xticks([position for position, _ in ticks], texts, fontsize=small)
+        axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _draw_bars(axes: "Axes", chart: Chart) -> None:
-    """Draw horizontal bars with their intervals, marks and labels."""
     names = list(dict.fromkeys(str(name) for line in chart.series for name in line.y))
     bar_series = [line for line in chart.series if line.kind == "bars"]
     count = len(bar_series) if chart.arranged == "group" else 1
@@ -246,20 +254,6 @@ def _with_room(chart: Chart, places: Sequence[float]) -> Iterator[float]:
         if all(abs(at[position] - at[before]) >= least for before in chosen):
             chosen.append(position)
             yield position
-
-
-def _fit(axes: "Axes", chart: Chart) -> None:
-    """Set scales, ticks, limits and titles of the axes."""
-    _fit_axis(axes, "x", chart.x)
-    if chart.y.kind != "names":
-        _fit_axis(axes, "y", chart.y)
-    if chart.x.ticks:
-        keep = set(_with_room(chart, [position for position, _ in chart.x.ticks]))
-        ticks = [(position, text) for position, text in chart.x.ticks if position in keep]
-        texts = [_text(text) for _, text in ticks]
-        small = _SMALL - any("\n" in text for text in texts)  # values below factors are wide
-        axes.set_xticks([position for position, _ in ticks], texts, fontsize=small)
-        axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _fit_axis(axes: "Axes", which: str, axis: Axis) -> None:

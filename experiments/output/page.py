@@ -134,7 +134,6 @@ def fragment(document: Document) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _shown_sections(sections: Sequence[Section]) -> list[Section]:
-    """Return the sections of a page for the templates."""
     return [
         replace(part, blocks=[_shown(block) for block in part.blocks if not _is_hidden(block)])
         for part in sections
@@ -388,7 +387,6 @@ def _traces(series: Series, names: Mapping[str, str], *, upright: bool) -> Itera
 
 
 def _shape(series: Series, *, upright: bool) -> dict[str, Any]:
-    """Return the style of a series."""
     colour: Any = _painted(series.colour)
     if series.kind == "bars":
         marker = {"color": colour}

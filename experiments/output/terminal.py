@@ -90,7 +90,7 @@ def print_document(console: Console, document: Document, amount: Amount = Amount
     """Print a document: the answer, then its sections, then how far to trust it."""
     parts = list(_body(document))
     if amount is not Amount.QUIET:
-        parts = [*_answer(document), *_changed_step(document, amount), *parts, *_end(document)]
+        parts = [*_answer(document, amount), *parts, *_end(document)]
     if amount is Amount.VERBOSE:
         parts += [[document.title, FactList(document.details)]]
     for number, part in enumerate(parts):
@@ -104,25 +104,20 @@ _Printed = str | Trust | Table | Bars | Text | FactList | tuple[str, str]
 """A printed block: a headline, a line of trust, blocks, a name with a text."""
 
 
-def _changed_step(document: Document, amount: Amount) -> Iterator[list[_Printed]]:
-    """Yield the what-ifs of the baseline; ``--verbose`` prints them below instead."""
-    changes = document.details.get("what if")
-    if changes and amount is not Amount.VERBOSE:
-        yield [FactList({"what if": changes})]
-
-
-def _answer(document: Document) -> Iterator[list[_Printed]]:
-    """Yield what is printed above the tables."""
+def _answer(document: Document, amount: Amount) -> Iterator[list[_Printed]]:
     lines: list[_Printed] = [document.headline]
     yield lines + ([Text(document.cause)] if document.cause else [])
     if document.warning and document.trust is not None:
         yield [document.trust]
     if document.facts:
         yield [FactList(document.facts)]
+    # The what-ifs of the baseline; --verbose prints them below instead.
+    changes = document.details.get("what if")
+    if changes and amount is not Amount.VERBOSE:
+        yield [FactList({"what if": changes})]
 
 
 def _body(document: Document) -> Iterator[list[_Printed]]:
-    """Yield what each section prints."""
     for section in document.sections:
         blocks: list[_Printed] = [
             block
@@ -132,21 +127,10 @@ def _body(document: Document) -> Iterator[list[_Printed]]:
             or (isinstance(block, Text) and block.terminal and block.text)
             or (isinstance(block, FactList) and any(block.facts.values()))
         ]
-        if section.terminal and blocks:
-            for number, block in enumerate(blocks):
-                if number and isinstance(block, Table | Bars):
-                    yield blocks[:number]
-                    yield from _separated(blocks[number:])
-                    break
-            else:
-                yield blocks
-
-
-def _separated(blocks: list[_Printed]) -> Iterator[list[_Printed]]:
-    """Yield blocks with a blank line before every table but the first."""
-    cuts = [at for at, block in enumerate(blocks) if at and isinstance(block, Table | Bars)]
-    for start, end in zip([0, *cuts], [*cuts, len(blocks)], strict=True):
-        yield blocks[start:end]
+        if section.terminal and blocks:  # a blank line stands before every table but the first
+            cuts = [at for at, block in enumerate(blocks) if at and isinstance(block, Table | Bars)]
+            for start, end in zip([0, *cuts], [*cuts, len(blocks)], strict=True):
+                yield blocks[start:end]
 
 
 def _end(document: Document) -> Iterator[list[_Printed]]:
@@ -165,7 +149,11 @@ def _print_block(console: Console, block: _Printed) -> None:
         case str():
             print_text(console, block, style="bold")
         case Trust():
-            _print_trust(console, block)
+            _print_named(
+                console, "trust", f"{block.grade}: {block.text}", _TRUST_NAME, _MOOD[block.grade]
+            )
+            for doubt in block.doubts:
+                _print_named(console, "", str(doubt), _TRUST_NAME)
         case Table():
             print_table(console, block)
         case Bars():
@@ -176,13 +164,6 @@ def _print_block(console: Console, block: _Printed) -> None:
             print_facts(console, block.facts)
         case (name, text):
             _print_named(console, name, text, _TRUST_NAME)
-
-
-def _print_trust(console: Console, trust: Trust) -> None:
-    """Print how far to trust an answer, and below the reasons for doubt and remedies."""
-    _print_named(console, "trust", f"{trust.grade}: {trust.text}", _TRUST_NAME, _MOOD[trust.grade])
-    for doubt in trust.doubts:
-        _print_named(console, "", str(doubt), _TRUST_NAME)
 
 
 def share_table(bars: Bars) -> Table:
@@ -256,7 +237,6 @@ def print_table(console: Console, table: Table, *, scale: int = _MOST_BAR) -> No
 
 
 def _spelt(table: Table, encoding: str) -> Table:
-    """Return the rows that are printed, in characters that the encoding has."""
     return replace(
         table,
         columns=[writable(name, encoding) for name in table.columns],

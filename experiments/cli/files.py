@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 from experiments.cli.options import (
+    OF_CARD,
     Output,
     OutputOption,
     Trace,
     choice,
-    clusters,
-    completed,
     names_in,
+    of_cluster,
     refuse_given,
     settings_of,
     with_settings,
@@ -71,11 +71,8 @@ def convert(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            autocompletion=completed(clusters),
-            show_default="that of the package's card",
+        of_cluster(
+            show_default=OF_CARD,
             help="For goal and kineto: the cluster whose library carries out the collectives. "
             "For package: where the trace was recorded.",
         ),

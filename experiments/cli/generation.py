@@ -248,11 +248,6 @@ def _check(ctx: typer.Context) -> None:
         raise typer.BadParameter("--lora-targets has no effect without a --lora-rank.")
     if values["sequence_parallel"] and values["tp"] == 1:
         raise typer.BadParameter("--sequence-parallel has no effect without a --tp of 2 or more.")
-    _check_framework(values)
-
-
-def _check_framework(values: dict[str, Any]) -> None:
-    """Refuse options that have no effect where kernels take what a roofline says."""
     if values["framework"] == "none" and values["kernels_from"] is not None:
         raise typer.BadParameter("--kernels-from has no effect without a --framework.")
     if values["framework"] == "none" and values["fused"] is not None:

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
         LogCalibrationReport,
         StepCalibrationReport,
     )
-    from experiments.questions.collective_calls import CollectiveCallsReport
-    from experiments.questions.collective_compare import CollectiveCompareReport
     from topologies import Cluster as Description
 
 _SIZES = "1KiB..1GiB"
@@ -231,8 +229,11 @@ def collective(
     changes = ctx.params["what_if"] or ()
     several = _calls(calls or [])
     if several is not None:
+        from experiments.questions.collective_calls import collective_calls
+
         refuse_given(ctx, _OF_ONE_KIND, "for calls: each has its own words")
-        show(_calls_beside(several, cluster, ctx, changes), output)
+        placed = {name: ctx.params[name] for name in ("ranks", "nodes", "engine")}
+        show(collective_calls(several, cluster, what_ifs=changes, **placed), output)
         return
     if written("perfetto"):
         raise typer.BadParameter(
@@ -240,8 +241,15 @@ def collective(
         )
     kind = calls[0] if calls else None
     if compare:
+        from experiments.questions.collective_compare import collective_compare
+
         refuse_given(ctx, _OF_MODEL_ALONE, "with --compare")
-        show(_compared_with(compare, cluster, kind, ctx, changes), output)
+        selected = {"kind": kind, "ranks": ranks, "nodes": ctx.params["nodes"]}
+        with watching("calls") as watch:
+            compared = collective_compare(
+                compare, cluster, what_ifs=changes, watch=watch, **selected
+            )
+        show(compared, output)
         return
     if kind is None:
         raise typer.BadParameter("name a kind or calls, or --compare LOG.")
@@ -265,27 +273,6 @@ def collective(
             watch=watch,
         )
     show(over_sizes, output)
-
-
-def _calls_beside(
-    calls: list[str], cluster: str, ctx: typer.Context, changes: Sequence[str]
-) -> "CollectiveCallsReport":
-    from experiments.questions.collective_calls import collective_calls
-
-    options = {name: ctx.params[name] for name in ("ranks", "nodes", "engine")}
-    return collective_calls(calls, cluster, what_ifs=changes, **options)
-
-
-def _compared_with(
-    logs: list[Path], cluster: str, kind: str | None, ctx: typer.Context, changes: Sequence[str]
-) -> "CollectiveCompareReport":
-    from experiments.questions.collective_compare import collective_compare
-
-    options = {name: ctx.params[name] for name in ("ranks", "nodes")}
-    with watching("calls") as watch:
-        return collective_compare(
-            logs, cluster, kind=kind, what_ifs=changes, watch=watch, **options
-        )
 
 
 _OF_ONE_KIND = ("sizes", "algorithm", "imbalance", "compare")

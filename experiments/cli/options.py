@@ -229,19 +229,11 @@ Trace = Annotated[
     Path,
     typer.Argument(metavar="TRACE", help="A directory with a file per rank, one file, or a plan."),
 ]
-Cluster = Annotated[
-    str, typer.Option("--cluster", "-c", help=CLUSTER_HELP, autocompletion=completed(clusters))
-]
-ClusterOfTrace = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        "-c",
-        help=CLUSTER_HELP,
-        show_default="that of the package's card",
-        autocompletion=completed(clusters),
-    ),
-]
+of_cluster = partial(typer.Option, "--cluster", "-c", autocompletion=completed(clusters))
+"""The option ``--cluster``, with the words of a command."""
+OF_CARD = "that of the package's card"
+Cluster = Annotated[str, of_cluster(help=CLUSTER_HELP)]
+ClusterOfTrace = Annotated[str | None, of_cluster(help=CLUSTER_HELP, show_default=OF_CARD)]
 TraceB = Annotated[
     Path | None,
     typer.Argument(

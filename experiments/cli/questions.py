@@ -26,10 +26,10 @@ from experiments.cli.options import (
     Utility,
     check_change,
     check_factors,
-    clusters,
     completed,
     in_panel,
     names_in,
+    of_cluster,
     option,
     percent,
     refuse_given,
@@ -188,10 +188,7 @@ def compare(
     trace: Trace,
     cluster: Annotated[
         list[str] | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            autocompletion=completed(clusters),
+        of_cluster(
             help="The cluster of the trace first, then the others; bare networks such as "
             "'torus:4x4, 50 GB/s, 1 us' are allowed; may be repeated.",
             show_default=False,

@@ -7,11 +7,11 @@ import sys
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import typer
 
-from experiments.cli.options import FILES, Output, settings_of
+from experiments.cli.options import FILES, Options, Output, option, settings_of, with_options
 from experiments.output.encoding import harmless
 from experiments.output.progress import watching
 
@@ -30,35 +30,27 @@ WORDS: ContextVar[tuple[str, ...]] = ContextVar("words", default=())
 Verbosity = Literal["quiet", "usual", "verbose"]
 VERBOSITY: ContextVar[Verbosity] = ContextVar("verbosity", default="usual")
 """How much of an answer its table prints: what printers of tables ask."""
-VerbosityOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--verbose/--quiet",
-        "-v/-q",
+_VERBOSE: Options = {
+    "verbose": option(
+        bool,
+        "Add details below the table; or print the table alone.",
+        *("--verbose/--quiet", "-v/-q"),
         show_default=False,
-        help="Add details below the table; or print the table alone.",
-    ),
-]
+    )
+}
 
 
 def with_verbosity(ask: "Callable[..., None]") -> "Callable[..., None]":
     """Give a command that prints an answer ``--verbose`` and ``--quiet``."""
-    signature = inspect.signature(ask)
-    if "output" not in signature.parameters:
+    if "output" not in inspect.signature(ask).parameters:
         return ask
 
-    @wraps(ask)
-    def command(*arguments: object, verbose: bool | None = None, **options: Any) -> None:
+    @wraps(with_options(_VERBOSE, before="")(ask))
+    def command(*arguments: object, verbose: bool | None = None, **options: object) -> None:
         VERBOSITY.set("usual" if verbose is None else "verbose" if verbose else "quiet")
         FILES.set(())
         ask(*arguments, **options)
 
-    option = inspect.Parameter(
-        "verbose", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=VerbosityOption
-    )
-    parameters = [*signature.parameters.values(), option]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what typer reads
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
@@ -76,28 +68,6 @@ def answer(
 def show(report: "Report", output: Output) -> None:
     """Write the files that were asked for, then print the report."""
     report = replace(report, command=shlex.join(("twofold", *WORDS.get())))
-    _write(report)
-    try:
-        if output == Output.TABLE:
-            from experiments.output.terminal import Amount
-            from experiments.output.terminal import show as show_document
-
-            show_document(report.document(), Amount(VERBOSITY.get()))
-        elif output == Output.JSON:
-            sys.stdout.write(report.to_json())
-        else:  # to a file or a pipe as it is, to a terminal harmless
-            text = report.to_csv()
-            sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # who reads has enough; files that are still to be written are not
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if interrupted := getattr(report, "interrupted", ""):
-        say(interrupted)
-        raise typer.Exit(130)
-
-
-def _write(report: "Report") -> None:
-    """Write the files that show the report."""
     for form, path in FILES.get():
         if form == "figure":
             from experiments.output.figure import draw
@@ -115,6 +85,23 @@ def _write(report: "Report") -> None:
 
             write_parquet(cast("WithPath", report).base.timeline, path)
             say(f"wrote {path}")
+    try:
+        if output == Output.TABLE:
+            from experiments.output.terminal import Amount
+            from experiments.output.terminal import show as show_document
+
+            show_document(report.document(), Amount(VERBOSITY.get()))
+        elif output == Output.JSON:
+            sys.stdout.write(report.to_json())
+        else:  # to a file or a pipe as it is, to a terminal harmless
+            text = report.to_csv()
+            sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has enough; files that are still to be written are not
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if interrupted := getattr(report, "interrupted", ""):
+        say(interrupted)
+        raise typer.Exit(130)
 
 
 def say(message: str) -> None:

@@ -13,7 +13,6 @@ from experiments.cli.options import (
     Options,
     Output,
     OutputOption,
-    completed,
     is_given,
     kind_of,
     of_settings,
@@ -82,11 +81,8 @@ def validate(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            autocompletion=completed(options.clusters),
-            help=f"For sources that do not name their cluster. {options.CLUSTER_HELP}",
+        options.of_cluster(
+            help=f"For sources that do not name their cluster. {options.CLUSTER_HELP}"
         ),
     ] = None,
     *,

@@ -211,7 +211,6 @@ def parse_constraint(
 
 
 def _words(text: str) -> "Iterator[re.Match[str]]":
-    """Yield the tokens of a constraint: numbers with their units, names and operators."""
     at = 0
     while text[at:].strip():
         match = _WORD.match(text, at)

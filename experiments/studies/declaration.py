@@ -427,7 +427,6 @@ def _wrong(
 
 
 def _dimensions(file: StudyFile, wrong: Any) -> tuple[Dimension, ...]:
-    """Read the space."""
     dimensions: dict[str, Dimension] = {}
     for name, raw in file.space.items():
         try:
@@ -472,23 +471,19 @@ def _confirming(file: StudyFile, settings: Settings) -> str | None:
     """Return the engine that confirms the front: flow, if its step may differ."""
     if file.confirm is not None:
         return None if file.confirm == "none" else file.confirm
-    words = {word for name, raw in file.objectives.items() for word in _names_in(name, raw)}
+    words = set(file.objectives)
+    for raw in file.objectives.values():
+        of = next(iter(raw.values())) if isinstance(raw, dict) else ""
+        words.update(re.findall(r"[A-Za-z_]\w*", of))
     simulated = any(name in FIGURES and FIGURES[name].simulated for name in words)
     fronts = file.search.method not in ("bisect", "sensitivity")
     of_steps = all(entry.serving is None for entry in file.workloads)
     return "flow" if settings.engine == "analytic" and simulated and fronts and of_steps else None
 
 
-def _names_in(name: str, objective: Any) -> set[str]:
-    """Return the words of an objective that may be names of figures."""
-    of = next(iter(objective.values())) if isinstance(objective, dict) else ""
-    return {name, *re.findall(r"[A-Za-z_]\w*", of)}
-
-
 def _constraints(
     file: StudyFile, dimensions: Iterable[Dimension], wrong: Any
 ) -> tuple[Constraint, ...]:
-    """Parse the constraints, and reject contradictory ones."""
     unit_of = unit_of_names(dimensions, _UNITS)
     constraints = []
     for index, text in enumerate(file.constraints):
@@ -510,7 +505,10 @@ def _check_objectives(declaration: Declaration, wrong: Any) -> None:
     names = dict.fromkeys((*FIGURES, *numeric))
     for name, raw in declaration.file.objectives.items():
         if isinstance(raw, dict) and not is_quantile(formula := next(iter(raw.values()))):
-            _check_formula(declaration, name, formula, wrong)
+            try:
+                parse_formula(formula, unit_of_names(declaration.dimensions, _UNITS))
+            except StudyError as error:
+                raise wrong(("objectives", name), str(error)) from error
             if name in names or not name.isidentifier():
                 raise wrong(
                     ("objectives", name), f"{name!r} is computed: give it a name of its own, score"
@@ -531,13 +529,6 @@ def _check_objectives(declaration: Declaration, wrong: Any) -> None:
                 ("objectives", name),
                 f"{name!r} cannot be an objective; {hint}there are {', '.join(names)}",
             )
-
-
-def _check_formula(declaration: Declaration, name: str, formula: str, wrong: Any) -> None:
-    try:
-        parse_formula(formula, unit_of_names(declaration.dimensions, _UNITS))
-    except StudyError as error:
-        raise wrong(("objectives", name), str(error)) from error
 
 
 def _check_known(declaration: Declaration, wrong: Any) -> None:

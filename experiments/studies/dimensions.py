@@ -167,7 +167,6 @@ def parse_dimension(name: str, raw: object) -> Dimension:
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """Return the kind of a dimension, and its name."""
     first = name.partition(".")[0]
     if name in ("cluster", "nodes") or first in ("what_if", "algorithm"):
         return (name if name in ("cluster", "nodes") else first), name
@@ -238,7 +237,6 @@ _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
 
 
 def _resource(name: str, raw: object) -> Dimension:
-    """Read values of a resource."""
     unit = unit_of_value(name)
     read = _count if unit not in _UNITS else _quantity(unit)
     levels, span = _numbers(raw, read)

@@ -56,7 +56,15 @@ _TIMES = "x"
 def study(report: "StudyReport") -> Document:
     """Return the document of a study."""
     outcome, file = report.explored.found, report.study.file
-    sections = [_explore(report)]
+    about = (
+        "All points. A point is on the front if no other is at least as good in all objectives "
+        "and better in one. Filter, drag along an axis of the parallel coordinates, or choose a "
+        "point for its bill, utilities and timeline."
+    )
+    view = Deferred(lambda: _view(report))
+    sections = [
+        Section("points-card", "Points", [view], about, wide=True, long=True, terminal=False)
+    ]
     if outcome.thresholds:
         sections.append(_thresholds(report))
     elif outcome.sensitivity:
@@ -83,7 +91,6 @@ def study(report: "StudyReport") -> Document:
 
 
 def _headline(report: "StudyReport") -> str:
-    """Return the headline: the range of choices."""
     goals, front, search = report.study.ways, report.front, report.study.file.search
     count = f"{len(report.explored.results):,} points"
     if report.explored.found.thresholds:
@@ -106,7 +113,6 @@ def _headline(report: "StudyReport") -> str:
 
 
 def _best(report: "StudyReport") -> Iterator[str]:
-    """Yield a sentence on the best point of each objective."""
     rows = {row.point: row for row in report.front}
     for name, number in report.explored.best.items():
         row = rows[number]
@@ -395,7 +401,6 @@ def _thresholds(report: "StudyReport") -> Section:
 
 
 def _sensitivity(report: "StudyReport") -> Section:
-    """List the share of each objective's variance that a dimension explains."""
     rows = [
         Row(
             (
@@ -466,20 +471,14 @@ def _levels(dimension: "Dimension") -> str:
     return ", ".join(shown)
 
 
-def _explore(report: "StudyReport") -> Section:
-    """Return the page's front, parallel coordinates, filters, table, and points in detail."""
-    about = (
-        "All points. A point is on the front if no other is at least as good in all objectives "
-        "and better in one. Filter, drag along an axis of the parallel coordinates, or choose a "
-        "point for its bill, utilities and timeline."
-    )
-    view = Deferred(lambda: _view(report))
-    return Section("points-card", "Points", [view], about, wide=True, long=True, terminal=False)
-
-
 def _view(report: "StudyReport") -> View:
     columns = _point_columns(report)
     tables: dict[str, Columns] = {"points": columns}
+    panels: dict[str, list[dict[str, Any]]] = {}
+    each = max(2000, _SLICES * 12 // max(12, len(report.details)))
+    for point in report.details:
+        of_point = panels.setdefault(str(point.point), [])
+        of_point.append(_panel(point, f"point-{point.point}-{len(of_point)}", each, tables))
     spec = {
         "columns": _column_specs(report, columns),
         "objectives": dict(report.study.ways),
@@ -491,7 +490,7 @@ def _view(report: "StudyReport") -> View:
         "kept": {str(row.point): row.kept_pct for row in report.front if row.kept_pct is not None},
         "engine": report.study.settings.engine,
         "confirm": report.study.confirm,
-        "details": _details(report, tables),
+        "details": panels,
         "directory": None if report.directory is None else str(report.directory),
     }
     return View("study-view", "study", spec, tables, {"points": "points"}, "study")
@@ -518,21 +517,15 @@ def _point_columns(report: "StudyReport") -> dict[str, Column]:
 
 
 def _dimension_column(results: Results, dimension: "Dimension", index: int) -> Column:
-    coordinates = results.coordinates_of(index)
     if not dimension.is_number:
-        codes = coordinates.astype(np.int64)
+        codes = results.coordinates_of(index).astype(np.int64)
         return Column(codes, levels=[str(level) for level in dimension.levels])
-    unit = "" if dimension.unit == _TIMES else dimension.unit
-    if dimension.span is None:
-        levels = np.array(dimension.levels, dtype=np.float64)
-        coordinates = levels[coordinates.astype(np.intp)]
-    return Column(coordinates, unit)
+    return Column(results.numbers_of(index), "" if dimension.unit == _TIMES else dimension.unit)
 
 
 def _column_specs(
     report: "StudyReport", columns: Mapping[str, Column]
 ) -> list[dict[str, str | bool | None]]:
-    """Describe each column."""
     dimensions = {dimension.name: dimension for dimension in report.study.dimensions}
     goals = report.study.ways
     specs: list[dict[str, str | bool | None]] = []
@@ -563,16 +556,6 @@ def _varies(column: Column) -> bool:
     values = np.asarray(column.values, dtype=np.float64)
     finite = values[np.isfinite(values)]
     return bool(len(finite)) and bool((finite != finite[0]).any())
-
-
-def _details(report: "StudyReport", tables: dict[str, Columns]) -> dict[str, list[dict[str, Any]]]:
-    """Return the content of the panel of each detailed point."""
-    panels: dict[str, list[dict[str, Any]]] = {}
-    each = max(2000, _SLICES * 12 // max(12, len(report.details)))
-    for point in report.details:
-        of_point = panels.setdefault(str(point.point), [])
-        of_point.append(_panel(point, f"point-{point.point}-{len(of_point)}", each, tables))
-    return panels
 
 
 def _panel(point: PointDetails, key: str, most: int, tables: dict[str, Columns]) -> dict[str, Any]:

@@ -160,7 +160,13 @@ class Explorer:
         if self.store is not None:
             self.store.finish(len(self.results))
         if not self.results.feasible.any():
-            raise StudyError(f"{self.study.source}: {self._nothing()}")
+            most = Counter(self.results.refused).most_common()
+            reasons = "; ".join(f"{count:,} by {why!r}" for why, count in most[:3])
+            more = f"; and {len(most) - 3} other reasons" if len(most) > 3 else ""
+            raise StudyError(
+                f"{self.study.source}: none of {len(self.results):,} points is feasible: refused"
+                f" are {reasons}{more}"
+            )
         explored = judged(self.study, self.results, outcome, Counts(**self._counts))
         front = explored.front
         explored = replace(explored, kept=self._kept(front), chosen=tuple(self._chosen()))
@@ -179,19 +185,15 @@ class Explorer:
         try:
             batch = next(method)
             while True:
-                batch = method.send(self._rows(batch))
+                rows: list[Row] = []
+                for begin in range(0, len(batch), BLOCK):
+                    rows += self._judged(batch[begin : begin + BLOCK])
+                    self._write(len(self.results) // BLOCK * BLOCK)
+                batch = method.send(rows)
         except StopIteration as end:
             outcome: Found = end.value or Found()
         self._write(len(self.results))
         return outcome
-
-    def _rows(self, batch: Sequence[Coordinates]) -> list[Row]:
-        """Evaluate a batch of points, and store it."""
-        rows: list[Row] = []
-        for begin in range(0, len(batch), BLOCK):
-            rows += self._judged(batch[begin : begin + BLOCK])
-            self._write(len(self.results) // BLOCK * BLOCK)
-        return rows
 
     def _write(self, last: int) -> None:
         """Write the complete blocks; at the end the rest."""
@@ -427,13 +429,6 @@ class Explorer:
         places = np.linspace(0, len(along) - 1, min(CONFIRMED, len(along)))
         return [along[position] for position in np.unique(places.round().astype(np.intp)).tolist()]
 
-    def _nothing(self) -> str:
-        """Return why no point is feasible."""
-        most = Counter(self.results.refused).most_common()
-        reasons = "; ".join(f"{count:,} by {why!r}" for why, count in most[:3])
-        more = f"; and {len(most) - 3} other reasons" if len(most) > 3 else ""
-        return f"none of {len(self.results):,} points is feasible: refused are {reasons}{more}"
-
     def confirmed_before(self, front: Sequence[int]) -> tuple[Confirmed, ...]:
         """Return the known answers of the confirming engine for a front."""
         engine = self.study.confirm
@@ -537,5 +532,4 @@ def _chunks(
 
 
 def _simulated(constraint: Constraint) -> bool:
-    """Whether a constraint needs a simulation."""
     return any(name in FIGURES and FIGURES[name].simulated for name in constraint.names)

@@ -338,20 +338,6 @@ def _volume(values: Floats, reference: Floats) -> float:
     return volume
 
 
-def marginal(values: Floats) -> Floats:
-    """Return each point's difference to the next one, which is worse in the first objective.
-
-    ``values`` are of a front, shape ``(points, 2)``, the best in the first objective first; row
-    ``i`` of the answer is point ``i`` minus point ``i + 1``.
-
-    Examples
-    --------
-    >>> marginal(np.array([[24.0, 1200.0], [25.0, 600.0], [28.0, 300.0]])).tolist()
-    [[-1.0, 600.0], [-3.0, 300.0]]
-    """
-    return np.asarray(values[:-1] - values[1:], dtype=np.float64)
-
-
 def knee(values: Floats, signs: Sequence[float]) -> int | None:
     """Return the knee of a front: the point beyond which the trade-off becomes worse.
 

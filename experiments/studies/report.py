@@ -169,13 +169,12 @@ def _folder(directory: Path, folder: Path | str | None) -> Path:
     if folder is not None:
         return Path(folder)
     origin = directory / ORIGIN
-    return directory / _text(origin).strip() if origin.is_file() else directory
+    return directory / read_text(origin, StudyError).strip() if origin.is_file() else directory
 
 
 def _decoded(path: Path, kind: type[_Kind]) -> _Kind:
-    """Read a JSON file of the study."""
     try:
-        return msgspec.json.decode(_text(path), type=kind)
+        return msgspec.json.decode(read_text(path, StudyError), type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
 
@@ -185,11 +184,6 @@ def _files(declared: Declaration, stored: _Inputs, directory: Path) -> Iterator[
     yield from (directory / name for name in (STUDY, INPUTS, ORIGIN, INDEX, DRAWN))
     yield from (directory / RESULTS).glob("*.parquet")
     yield from (declared.folder / file["path"] for file in stored.files)
-
-
-def _text(path: Path) -> str:
-    """Read a text file of the study."""
-    return read_text(path, StudyError)
 
 
 def _workloads(

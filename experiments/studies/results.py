@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -80,8 +80,11 @@ class Results:
         """Return a figure, or a numeric dimension, of all points."""
         if name in self._numbers:
             return np.array(self._numbers[name])
-        index = [axis.name for axis in self.dimensions].index(name)
-        dimension, coordinates = self.dimensions[index], np.array(self._coordinates[index])
+        return self.numbers_of([axis.name for axis in self.dimensions].index(name))
+
+    def numbers_of(self, index: int, points: slice = slice(None)) -> Floats:
+        """Return the values of points in a numeric dimension, by its index."""
+        dimension, coordinates = self.dimensions[index], np.array(self._coordinates[index][points])
         if dimension.span is not None:
             return coordinates
         return np.array(dimension.levels, dtype=np.float64)[coordinates.astype(np.intp)]
@@ -117,8 +120,13 @@ class Results:
         import pyarrow as pa  # slow to load
 
         columns = {"point": pa.array(np.arange(first, last, dtype=np.int64))}
-        for dimension, column in zip(self.dimensions, self._coordinates, strict=True):
-            columns[dimension.name] = _values(dimension, column[first:last])
+        for index, dimension in enumerate(self.dimensions):
+            if dimension.is_number:
+                columns[dimension.name] = pa.array(self.numbers_of(index, slice(first, last)))
+            else:
+                levels = map(int, self._coordinates[index][first:last])
+                texts = [str(dimension.levels[at]) for at in levels]
+                columns[dimension.name] = pa.array(texts, pa.string())
         feasible = [not why for why in self.refused[first:last]]
         columns["feasible"] = pa.array(feasible, pa.bool_())
         columns["refused_by"] = pa.array(self.refused[first:last], pa.string())
@@ -234,18 +242,6 @@ def values_at(dimensions: Sequence[Dimension], coordinates: Coordinates) -> dict
         dimension.name: dimension.value(at)
         for dimension, at in zip(dimensions, coordinates, strict=True)
     }
-
-
-def _values(dimension: Dimension, column: "array[float]") -> "pa.Array":
-    import pyarrow as pa
-
-    if dimension.span is not None:
-        return pa.array(np.array(column))
-    if dimension.is_number:
-        levels = np.array(dimension.levels, dtype=np.float64)
-        return pa.array(levels[np.array(column).astype(np.intp)])
-    texts: Iterator[str] = (str(dimension.levels[int(at)]) for at in column)
-    return pa.array(list(texts), pa.string())
 
 
 def _finite(column: "array[float]") -> "pa.Array":

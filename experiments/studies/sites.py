@@ -101,7 +101,15 @@ class Sites:
                 cluster = with_fields(cluster, {dimension.name: as_written(value)}, dimension.name)
         plan = None if base.plan is None else _plan(base.plan, values, study)
         if plan is not None:
-            plan = _at_rates_of(plan, cluster, settings.nodes)
+            accelerator = plan.accelerator
+            rates = accelerator_of(
+                cluster,
+                plan.run.precision,
+                compute_efficiency=accelerator.compute_efficiency,
+                memory_efficiency=accelerator.memory_efficiency,
+            )
+            own_memory = replace(plan, accelerator=rates, others=(), memory=memory_on(cluster))
+            plan = with_own_rates(own_memory, cluster, settings.nodes)
         ranks, nodes = _size(base, settings, cluster, plan or serving)
         for dimension, value in values.items():
             if dimension.kind == "topology":
@@ -275,7 +283,6 @@ def _size(
 def _plan(
     plan: GenerationPlan, values: Mapping[Dimension, Value], study: Declaration
 ) -> GenerationPlan:
-    """Return a plan with the fields of a point."""
     field_changes: dict[str, Any] = {
         dimension.name.partition(".")[2]: as_written(value)
         for dimension, value in values.items()
@@ -301,7 +308,6 @@ def _plan(
 
 
 def _serving(plan: ServingPlan | None, values: Mapping[Dimension, Value]) -> ServingPlan | None:
-    """Return a deployment with the fields of a point."""
     if plan is None:
         return None
     changes = {
@@ -340,19 +346,6 @@ _READ: dict[str, Any] = {
     "imbalance": lambda text, study: parse_imbalance(study.path(str(text))),
 }
 """Fields of a plan that are parsed as in its file."""
-
-
-def _at_rates_of(plan: GenerationPlan, cluster: Cluster, nodes: int | None) -> GenerationPlan:
-    """Return a plan whose kernels have the rates of a cluster's accelerator."""
-    accelerator = plan.accelerator
-    rates = accelerator_of(
-        cluster,
-        plan.run.precision,
-        compute_efficiency=accelerator.compute_efficiency,
-        memory_efficiency=accelerator.memory_efficiency,
-    )
-    own_memory = replace(plan, accelerator=rates, others=(), memory=memory_on(cluster))
-    return with_own_rates(own_memory, cluster, nodes)
 
 
 def _memory(plan: GenerationPlan, base: Base) -> tuple[float, float | None]:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from math import isfinite, isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from experiments.files import writing
 from experiments.studies.placed import Answer, Move, Served
@@ -279,7 +279,13 @@ def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Ite
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         lock = os.fdopen(os.open(folder / _LOCK, flags, 0o666), "ab")
     with lock:
-        _acquire(lock, folder, wait)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wait(
+                f"another process works in {folder}: waiting until it has ended (Ctrl-C leaves it)"
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
         check_folder(folder, study)
         with reported(folder):
             if not (folder / STUDY).exists():
@@ -351,15 +357,6 @@ def _difference(recorded: object, content: Mapping[str, Any]) -> str:
         if before != after:
             return f"which differs in {key}"
     return "in other words"
-
-
-def _acquire(lock: BinaryIO, folder: Path, wait: Callable[[str], None]) -> None:
-    """Lock the directory; the lock ends with the process, however that ends."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        wait(f"another process works in {folder}: waiting until it has ended (Ctrl-C leaves it)")
-        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, make_dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +33,7 @@ from experiments.studies.cache import Cache, open_cache
 from experiments.studies.declaration import Declaration, WorkloadEntry, declare, read_study
 from experiments.studies.dimensions import SERVING
 from experiments.studies.explore import Explored, Explorer
-from experiments.studies.figures import knee, marginal
+from experiments.studies.figures import knee
 from experiments.studies.placed import AHEAD, Answer, Base, Chunk, Done, Note, Run, code_identity
 from experiments.studies.results import PointDetails
 from experiments.studies.store import Written, check_folder, open_store
@@ -160,12 +160,9 @@ class StudyReport(Report):
         goals = self.study.goals
         values = np.array([[row.objectives[goal.column] for goal in goals] for row in rows])
         turn = knee(values.reshape(-1, 2), [goal.sign for goal in goals])
-        changes = marginal(values.reshape(-1, 2))
-        for index, row in enumerate(rows):
-            change = None
-            if index < len(changes):
-                pairs = zip(goals, changes[index].tolist(), strict=True)
-                change = {goal.column: value for goal, value in pairs}
+        for index, (row, after) in enumerate(zip_longest(rows, rows[1:])):
+            objectives = row.objectives.items()
+            change = after and {name: value - after.objectives[name] for name, value in objectives}
             yield replace(row, marginal=change, knee=index == turn)
 
     @property
@@ -343,7 +340,6 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
 
 
 def _check_named(declared: Declaration) -> None:
-    """Reject missing traces and plans, and clusters that cannot be read."""
     named: list[tuple[tuple[int | str, ...], str | None]] = [(("cluster",), declared.file.cluster)]
     for index, entry in enumerate(declared.file.workloads):
         for key in ("trace", "plan", "serving"):

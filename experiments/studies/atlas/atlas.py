@@ -157,7 +157,6 @@ def write_overview(report: AtlasReport) -> Path:
 
 
 def _check_grid(declared: Declaration) -> None:
-    """Reject a study that is no grid of cells."""
     file = declared.file
     if len(file.workloads) != 1 or file.workloads[0].plan is None:
         raise declared.wrong(("workloads",), "an atlas needs exactly one workload, a plan")
@@ -170,14 +169,10 @@ def _check_grid(declared: Declaration) -> None:
     for name in file.settings:
         if name != "engine":
             raise declared.wrong(("settings", name), "the pages of an atlas have no settings")
-    _check_space(declared)
-
-
-def _check_space(declared: Declaration) -> None:
     names = [dimension.name for dimension in declared.dimensions]
-    for name in (MODEL, CLUSTER, SIZE):
-        if name not in names:
-            raise declared.wrong(("space",), f"an atlas needs {name}, with at least one value")
+    for needed in (MODEL, CLUSTER, SIZE):
+        if needed not in names:
+            raise declared.wrong(("space",), f"an atlas needs {needed}, with at least one value")
     for dimension in declared.dimensions:
         if dimension.kind not in ("plan", "cluster"):
             raise declared.wrong(
@@ -187,7 +182,6 @@ def _check_space(declared: Declaration) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    """Create the folders of a site."""
     try:
         there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         # A page without the study that it is made of is somebody else's.

@@ -303,7 +303,6 @@ def _row(cell: Cell, parts: BillReport | None) -> CellRow:
 def _refused(
     cell: Cell, cluster: Cluster, parts: BillReport | None, reason: str
 ) -> tuple[CellRow, str]:
-    """Make the row and the page of a cell without a number."""
     shown = refused_document(cell, reason, parts)
     head: Head = {
         "schema": "twofold/utility/1",
@@ -380,7 +379,6 @@ def _bill_sections(bill: "BillReport | None") -> list[Section]:
 
 
 def _tried_section(cell: "Cell") -> Section:
-    """List the plans that were tried: the fastest first, then those that cannot be."""
     order = sorted(cell.tried, key=lambda entry: (entry.step is None, entry.step or 0.0))
     rows = [
         Row((entry.plan, entry.refused if entry.step is None else say_step(entry.step)))
@@ -407,11 +405,16 @@ def overview(report: "AtlasReport") -> Document:
         Section("cells", "Cells", [view], about, wide=True, long=True, terminal=False),
         _pays_most(any_best, network),
     )
+    counts = Counter(row.trust["grade"] for row in answered if row.trust is not None)
+    grades = ", ".join(f"{counts[grade]:,} {grade}" for grade in _GRADES if counts[grade])
+    worst: Grade = next((grade for grade in reversed(_GRADES) if counts[grade]), "good")
     return Document(
         title=f"Atlas: {file.name}",
         headline=_headline(any_best, network, len(answered)),
         cause=_refused_words(refused, len(cells)),
-        trust=_trust(answered),
+        trust=Trust(
+            f"all steps are generated, none was measured; grades of cells: {grades}", worst
+        ),
         sections=sections,
         stats=(
             Stat("models", f"{len({row.model for row in cells}):,}"),
@@ -461,14 +464,6 @@ def _refused_words(refused: int, cells: int) -> str:
         f"{refused:,} of {plural(cells, 'cell')} {'has' if is_one else 'have'} no number: "
         f"{'its page says' if is_one else 'their pages say'} why."
     )
-
-
-def _trust(answered: "Sequence[CellRow]") -> Trust:
-    """Return the worst grade of any cell: each page has its own."""
-    counts = Counter(row.trust["grade"] for row in answered if row.trust is not None)
-    grades = ", ".join(f"{counts[grade]:,} {grade}" for grade in _GRADES if counts[grade])
-    worst: Grade = next((grade for grade in reversed(_GRADES) if counts[grade]), "good")
-    return Trust(f"all steps are generated, none was measured; grades of cells: {grades}", worst)
 
 
 def _pays_most(any_best: "Sequence[Saving | None]", network: "Sequence[Saving | None]") -> Section:

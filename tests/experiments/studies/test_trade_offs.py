@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import twofold as tf
-from experiments.studies.figures import knee, marginal
+from experiments.studies.figures import knee
 from helpers.places import SAMPLES
 
 FRONTS = st.lists(
@@ -22,11 +22,6 @@ FRONTS = st.lists(
     ).astype(float)
 )
 """Points that are worse in the first objective and better in the second, one after the other."""
-
-
-@given(FRONTS)
-def test_changes_add_up_to_the_distance_between_the_ends(front):
-    assert marginal(front).sum(axis=0) == pytest.approx(front[0] - front[-1])
 
 
 @given(FRONTS, st.floats(0.1, 10), st.floats(0.1, 10), st.floats(-5, 5))

@@ -140,7 +140,6 @@ def gaps(worst: "Sequence[Gap]") -> Table:
 
 
 def _skipped(coverage: "Coverage") -> Iterator[str]:
-    """Yield the skipped files, grouped by reason."""
     reasons = dict.fromkeys(reason for _, reason in coverage.skipped)
     for reason in reasons:
         files = [Path(file).name for file, why in coverage.skipped if why == reason]
@@ -293,7 +292,6 @@ def _of_step(report: "MetricsReport", name: str) -> "Metric | None":
 
 
 def _best_known_value(metric: "Metric") -> str:
-    """Return the measured value of a metric as text, or else the simulated one."""
     value = metric.simulated if metric.measured is None else metric.measured
     return say_metric(metric, value)
 
@@ -353,36 +351,31 @@ def _traffic(report: "MetricsReport") -> Iterator[Section]:
     about = "Bytes on the wire in equal intervals of the step, mean over ranks."
     for run, windows, step in runs:
         if windows:
-            chart = _traffic_chart(windows, run, step)
+            by_call: dict[str, list[TrafficWindow]] = {}
+            for window in windows:
+                by_call.setdefault(f"{window.kind} {window.group}".strip(), []).append(window)
+            clock, second = unit_of(step)
+            series = [
+                Series(
+                    "bars",
+                    [clock * (window.start + window.end) / 2 for window in traffic],
+                    [window.wire for window in traffic],
+                    name,
+                    colour=colour,
+                    widths=[clock * (window.end - window.start) for window in traffic],
+                )
+                for (name, traffic), colour in zip(by_call.items(), cycle(COLOURS), strict=False)
+            ]
+            chart = Chart(
+                f"traffic-{run}-chart",
+                f"bytes on the wire over the step, {run}",
+                series,
+                Axis(f"time in the step [{second}]", span=(0.0, clock * step)),
+                Axis("bytes [B]", zero=True),
+                arranged="stack",
+                height=300,
+            )
             yield Section(f"traffic-{run}", f"Traffic, {run}", [chart], about)
-
-
-def _traffic_chart(windows: "Sequence[TrafficWindow]", run: str, step: float) -> Chart:
-    """Draw bytes over the whole step (s); ``windows`` omits windows in which nothing is sent."""
-    by_call: dict[str, list[TrafficWindow]] = {}
-    for window in windows:
-        by_call.setdefault(f"{window.kind} {window.group}".strip(), []).append(window)
-    clock, second = unit_of(step)
-    series = [
-        Series(
-            "bars",
-            [clock * (window.start + window.end) / 2 for window in traffic],
-            [window.wire for window in traffic],
-            name,
-            colour=colour,
-            widths=[clock * (window.end - window.start) for window in traffic],
-        )
-        for (name, traffic), colour in zip(by_call.items(), cycle(COLOURS), strict=False)
-    ]
-    return Chart(
-        f"traffic-{run}-chart",
-        f"bytes on the wire over the step, {run}",
-        series,
-        Axis(f"time in the step [{second}]", span=(0.0, clock * step)),
-        Axis("bytes [B]", zero=True),
-        arranged="stack",
-        height=300,
-    )
 
 
 def hang(report: "HangReport") -> Document:

@@ -77,7 +77,26 @@ def collective(report: "CollectiveReport") -> Document:
     name = first.kind.replace("_", "-")
     best = max(report.points, key=lambda point: point.busbw_GBps)
     ranks = plural(first.ranks, "rank")
-    chart = _collective_chart(report, f"{name} of {ranks} on {report.where}")
+    sizes = [point.size_bytes for point in report.points]
+    series = [
+        Series("line", sizes, [1e6 * point.time_s for point in report.points], "time"),
+        Series(
+            "line",
+            sizes,
+            [point.busbw_GBps for point in report.points],
+            "busbw",
+            colour="orange",
+            right=True,
+        ),
+    ]
+    chart = Chart(
+        "collective-chart",
+        f"{name} of {ranks} on {report.where}",
+        series,
+        Axis("size [B]", "log2"),
+        Axis("time [us]", "log"),
+        Axis("busbw [GB/s]", zero=True),
+    )
     return Document(
         title=f"Collective: {first.kind} of {ranks} on {report.where}",
         headline=(f"An {name}" if name[0] in "a" else f"A {name}")
@@ -110,30 +129,6 @@ def _of_spread(point: "CollectivePoint") -> tuple[str, ...]:
     more = point.time_s - point.even_s
     sign = "+" if more >= 0 else "-"
     return say_size(point.input_bytes), say_time(point.even_s), f"{sign}{say_time(abs(more))}"
-
-
-def _collective_chart(report: "CollectiveReport", title: str) -> Chart:
-    """Draw time and busbw over size with logarithmic axes, as nccl-tests is usually plotted."""
-    sizes = [point.size_bytes for point in report.points]
-    series = [
-        Series("line", sizes, [1e6 * point.time_s for point in report.points], "time"),
-        Series(
-            "line",
-            sizes,
-            [point.busbw_GBps for point in report.points],
-            "busbw",
-            colour="orange",
-            right=True,
-        ),
-    ]
-    return Chart(
-        "collective-chart",
-        title,
-        series,
-        Axis("size [B]", "log2"),
-        Axis("time [us]", "log"),
-        Axis("busbw [GB/s]", zero=True),
-    )
 
 
 def collective_compare(report: "CollectiveCompareReport") -> Document:

@@ -72,7 +72,26 @@ def utility(report: "UtilityReport") -> Document:
     """Tabulate what more of each resource saves, the largest saving first."""
     base, factor = report.base, report.factor
     answered = [row for row in report.points if row.utility_pct is not None]
-    table = _utility_table(report, answered)
+    times = "twice" if report.factor == 2 else f"{report.factor:g} times"
+    bounded = any(map(_differs, answered))
+    extra = _PER_COLUMNS.get(report.per, ())
+    columns = (f"{times} the ...", "now", "then", "step", "saves", *extra)
+    columns += ("at most",) if bounded else ()
+    rows = []
+    for row in answered:
+        most = [say_gain(row.bound_pct or 0.0) if _differs(row) else ""] if bounded else []
+        cells = row.baseline, row.changed, say_step(row.step), _saved(row)
+        names = say_resource(row.resource), *cells, *_per(row, report.per), *most
+        rows.append(Row(names, row.utility_pct, row.note))
+    rows += [
+        Row((_names(names), *[""] * (len(columns) - 1)), span=f"unused: {reason}")
+        for reason, names in _unused(report.points).items()
+    ]
+    foot = "at most: an upper bound on the saving, with its ±" if bounded else ""
+    if report.per:
+        foot += "; " if foot else ""
+        foot += "more cost, more power: for added or replaced NICs, ports and cables"
+    table = Table(columns, rows, foot=foot, caption="utilities")
     section = Section(
         "utilities", "Utilities", [_utility_chart(report, answered), table], wide=True
     )
@@ -155,7 +174,6 @@ def _second(rest: Sequence["Point"], factor: float, side: str, devices: str) -> 
 
 
 def _saved(row: "Point") -> str:
-    """Format a saving and its interval."""
     return say_gain(row.gain_pct, *row.reach_pct)
 
 
@@ -173,30 +191,6 @@ def _effect(row: "Point") -> str:
     """Return the effect of a resource as a verb and a number: it saves, or costs."""
     verb = "save" if row.gain_pct >= 0 else "cost"
     return f"{verb}{'' if is_plural(row.resource) else 's'} {_size(row)}"
-
-
-def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Table:
-    """Return a row per resource, and one row per reason for all unused resources."""
-    times = "twice" if report.factor == 2 else f"{report.factor:g} times"
-    bounded = any(map(_differs, answered))
-    extra = _PER_COLUMNS.get(report.per, ())
-    columns = (f"{times} the ...", "now", "then", "step", "saves", *extra)
-    columns += ("at most",) if bounded else ()
-    rows = []
-    for row in answered:
-        most = [say_gain(row.bound_pct or 0.0) if _differs(row) else ""] if bounded else []
-        cells = row.baseline, row.changed, say_step(row.step), _saved(row)
-        names = say_resource(row.resource), *cells, *_per(row, report.per), *most
-        rows.append(Row(names, row.utility_pct, row.note))
-    rows += [
-        Row((_names(names), *[""] * (len(columns) - 1)), span=f"unused: {reason}")
-        for reason, names in _unused(report.points).items()
-    ]
-    foot = "at most: an upper bound on the saving, with its ±" if bounded else ""
-    if report.per:
-        foot += "; " if foot else ""
-        foot += "more cost, more power: for added or replaced NICs, ports and cables"
-    return Table(columns, rows, foot=foot, caption="utilities")
 
 
 _PER_COLUMNS = {"cost": (">more cost", ">per MUSD"), "power": (">more power", ">per kW")}
@@ -222,7 +216,6 @@ def _differs(row: "Point") -> bool:
 
 
 def _unused(rows: Sequence["Point"]) -> Mapping[str, list[str]]:
-    """Group resources without effect by reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.utility_pct is None:
@@ -241,7 +234,6 @@ def _names(resources: Sequence[str]) -> str:
 
 
 def _utility_chart(report: "UtilityReport", answered: Sequence["Point"]) -> Chart:
-    """Draw bars with 95 % intervals and upper bounds."""
     names = [say_resource(row.resource) for row in answered]
     bars = Series(
         "bars",
@@ -273,7 +265,6 @@ def _utility_chart(report: "UtilityReport", answered: Sequence["Point"]) -> Char
 
 
 def _short(base: "Baseline") -> str:
-    """Return a short name of a trace, its cluster, and the what-ifs of the baseline."""
     changes = f", with {', '.join(base.settings.what_ifs)}" if base.notes else ""
     return f"{base.title}{changes}"
 
@@ -328,21 +319,15 @@ def sweep(report: "SweepReport") -> Document:
 
 
 def _sweep_headline(report: "SweepReport") -> str:
-    """Return what both ends of the range save or cost."""
     step = the_step(report.base)
     if report.note:
         name = say_resource(report.resource)
         return f"The {name} does not affect {step}: {_ONE_NODE.get(report.note, report.note)}."
     points = {point.factor: point for point in (report.points[-1], report.points[0])}.values()
     ends = [point for point in points if point.factor != 1]
-    return _ends_headline(report.resource, ends, step, devices_of(report.base))
-
-
-def _ends_headline(resource: str, ends: Sequence["Point"], step: str, devices: str) -> str:
-    """Return a sentence or two: what each end of a range saves or costs."""
     sentences: list[str] = []
     for point in ends:
-        phrase = better(resource, point.factor, devices=devices)
+        phrase = better(report.resource, point.factor, devices=devices_of(report.base))
         if abs(point.gain_pct) + point.reach_pct[0] < NOTHING:
             sentences.append(f"{phrase} changes {step} by less than {NOTHING:g} %.")
         else:

@@ -32,7 +32,6 @@ from experiments.output.words import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from experiments.evaluate.serving_clients import Slo
     from experiments.priors.errors import ServingPrior
     from experiments.questions.serving import ServingReport
     from experiments.questions.serving_figures import Gain, ServingUtility
@@ -66,20 +65,13 @@ def serving(report: "ServingReport") -> Document:
         )
         for metric in report.metrics
     ]
-    sections = [
-        Section(
-            "latencies",
-            "What requests see",
-            [
-                Table.of(
-                    ("metric", *(f">{name}" for name in _PERCENTILES)),
-                    rows,
-                    foot=_interval_foot(report),
-                )
-            ],
-            wide=True,
-        )
-    ]
+    foot = f"± 95 % interval over {plural(report.seeds, 'seed')}"
+    if report.deterministic:
+        foot = "the load is the same for every seed: one run, no interval"
+    elif report.seeds == 1:
+        foot = "one seed: no interval"
+    latencies = Table.of(("metric", *(f">{name}" for name in _PERCENTILES)), rows, foot=foot)
+    sections = [Section("latencies", "What requests see", [latencies], wide=True)]
     if report.models:
         sections.append(_by_model(report))
     if report.priorities:
@@ -194,14 +186,6 @@ def _by_job(report: "ServingReport") -> Section:
 
 def _device(report: "ServingReport | ServingRateReport | ServingSweepReport") -> str:
     return say_devices(report.cluster.accelerator.name).removesuffix("s")
-
-
-def _interval_foot(report: "ServingReport") -> str:
-    if report.deterministic:
-        return "the load is the same for every seed: one run, no interval"
-    if report.seeds == 1:
-        return "one seed: no interval"
-    return f"± 95 % interval over {plural(report.seeds, 'seed')}"
 
 
 def _utilities(
@@ -353,6 +337,11 @@ def rate(report: "ServingRateReport") -> Document:
         )
     if report.rate > _BEYOND * curve.saturation:
         doubts.append(Doubt("the run ends before a queue builds up", "simulate more requests"))
+    limits = [
+        f"{name} {say_time(limit)}"
+        for name, limit in (("TTFT", report.slo.ttft), ("TPOT", report.slo.tpot))
+        if limit is not None
+    ]
     return Document(
         title=f"Capacity: {report.model} on {report.cluster.name}",
         headline=f"The SLO is met up to {say_rate(report.rate, report.half_width, 4)};"
@@ -360,7 +349,7 @@ def rate(report: "ServingRateReport") -> Document:
         + f" throughput saturates at {curve.saturation:.4g}/s.",
         cause=cause,
         trust=prior_trust(report.prior, tuple(doubts)),
-        facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
+        facts={"engine": report.engine_text, "SLO": f"99 % of requests: {', '.join(limits)}"},
         sections=tuple(sections),
         details={
             "saturation": "requests/s served when all arrive at the start",
@@ -449,15 +438,6 @@ def _lines(
 
 
 _CURVE_TIMES = ("ttft_mean", "ttft_p99", "tpot_mean", "tpot_p99")
-
-
-def _say_slo(slo: "Slo") -> str:
-    limits = [
-        f"{name} {say_time(limit)}"
-        for name, limit in (("TTFT", slo.ttft), ("TPOT", slo.tpot))
-        if limit is not None
-    ]
-    return f"99 % of requests: {', '.join(limits)}"
 
 
 def curve_section(curve: "LoadCurve") -> Section:

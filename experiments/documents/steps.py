@@ -566,7 +566,23 @@ def diff(report: "DiffReport") -> Document:
     sections = [_run_section(report, each) for each in report.runs]
     sections.append(_class_section(report, run))
     if report.together is not None:
-        sections.append(_change_section(report))
+        rows = [
+            (
+                "all together" if change is report.together else shortened(change.change, 96),
+                say_time(change.step_s),
+                _longer(change.difference_s),
+                percent(change.explains_pct),
+                change.note,
+            )
+            for change in (*report.changes, report.together)
+        ]
+        about = "Changes to A that would turn it into B: each alone, and all together."
+        columns = ("|what if on A", ">step", ">change", ">share of B - A", "|applies to")
+        sections.append(
+            Section(
+                "changes", "What would turn A into B", [Table.of(columns, rows)], about, wide=True
+            )
+        )
     if b.base is not None:
         sections.append(timeline_section(b.base.timeline))
     steps = [Stat("step of A", say_time(a.step)), Stat("step of B", say_time(b.step))]
@@ -675,23 +691,3 @@ def _class_section(report: "DiffReport", run: str) -> Section:
     if not rows:
         blocks = [Text("No class of ops differs.")]
     return Section("classes", "Classes of ops that differ", blocks, wide=True, long=True)
-
-
-def _change_section(report: "DiffReport") -> Section:
-    """Tabulate what the what-ifs on A predict."""
-    every = [*report.changes, *([report.together] if report.together is not None else [])]
-    rows = [
-        (
-            "all together" if change is report.together else shortened(change.change, 96),
-            say_time(change.step_s),
-            _longer(change.difference_s),
-            percent(change.explains_pct),
-            change.note,
-        )
-        for change in every
-    ]
-    about = "Changes to A that would turn it into B: each alone, and all together."
-    columns = ("|what if on A", ">step", ">change", ">share of B - A", "|applies to")
-    return Section(
-        "changes", "What would turn A into B", [Table.of(columns, rows)], about, wide=True
-    )

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from experiments.questions.validation.steps import StepPrediction, StepsReport
     from experiments.validation.errors import ErrorSummary, PairErrors, Score
     from experiments.validation.predicted_points import PointError
-    from experiments.validation.serving_rows import ServingRow
 
 _MOST_REASONS = 20
 """Most refused rows that are listed; JSON has all."""
@@ -55,15 +54,14 @@ def validation(report: "ValidationReport") -> Document:
         title = f"{trace} on {cluster}{on_nodes(report.settings.nodes)}"
         blocks: list[Block] = [Text(title, page=False), *_steps(list(same))]
         sections.append(Section(f"steps-{len(sections)}", title, blocks, wide=True))
-    charts = [
-        _panel(trace, list(same), number)
-        for number, ((trace, _), same) in enumerate(
-            groupby(
-                [step for step in report.steps if step.simulated_s and step.measured_s],
-                lambda step: (step.trace, step.cluster),
-            )
-        )
-    ]
+    charts = []
+    answered = [step for step in report.steps if step.simulated_s and step.measured_s]
+    by_trace = groupby(answered, lambda step: (step.trace, step.cluster))
+    for number, ((trace, _), same) in enumerate(by_trace):
+        steps = list(enumerate(same))
+        axis = Axis("step", ticks=[(place, step.step) for place, step in steps])
+        times = [(at, step.simulated_s or 0.0, step.measured_s or 0.0, 0.0) for at, step in steps]
+        charts.append(_scatter(f"steps-{number}-chart", Path(trace).name, axis, times))
     if charts:
         sections.append(Section("charts", "Steps", charts, wide=True, terminal=False))
     error = report.median_model_pct
@@ -136,7 +134,12 @@ def _steps(steps: "Sequence[StepError]") -> Iterator[Block]:
                 percent(error, signed=True)
                 for error in (step.model_pct, step.trace_pct, step.left_out_pct)
             ),
-            say_time(_worse(step)),
+            say_time(
+                max(
+                    (off for off in (step.call_start_s, step.call_end_s) if off is not None),
+                    default=None,
+                )
+            ),
             percent(step.communication_error_pct, signed=True),
             "" if step.pinned_pct is None else f"{step.pinned_pct:.1f} %",
             f"{step.collectives_matched:,}/{step.collectives:,}",
@@ -152,25 +155,17 @@ def _steps(steps: "Sequence[StepError]") -> Iterator[Block]:
             yield Text(f"{which}cannot be replayed: {step.note}")
 
 
-def _panel(trace: str, steps: "Sequence[StepError]", number: int) -> Chart:
-    """Draw the steps of a trace, simulated and measured."""
-    places = list(range(len(steps)))
-    ticks = [(position, step.step) for position, step in zip(places, steps, strict=True)]
-    predicted = [step.simulated_s or 0.0 for step in steps]
-    measured = [step.measured_s or 0.0 for step in steps]
-    values = places, predicted, measured, [0.0] * len(steps)
-    return _scatter(f"steps-{number}-chart", Path(trace).name, Axis("step", ticks=ticks), values)
-
-
-def _scatter(anchor: str, title: str, axis: Axis, values: tuple[Sequence[float], ...]) -> Chart:
-    """Draw predicted times as a line, measured ones (s) with their scatter; axes start at 0."""
-    places, predicted, measured, scatter = values
+def _scatter(
+    anchor: str, title: str, axis: Axis, times: Sequence[tuple[float, float, float, float]]
+) -> Chart:
+    """Draw predicted times as a line, measured ones (s) with their scatter, at their places."""
+    places, predicted, measured, scatter = map(list, zip(*times, strict=True))
     scale, unit = unit_of(max(*predicted, *measured))
     lines = [
-        Series("line", list(places), [scale * time for time in predicted], "predicted"),
+        Series("line", places, [scale * time for time in predicted], "predicted"),
         Series(
             "points",
-            list(places),
+            places,
             [scale * time for time in measured],
             "measured",
             errors=[(scale * time, scale * time) for time in scatter],
@@ -379,19 +374,15 @@ def _point_panels(report: "ValidationReport") -> Iterator[Chart]:
         labels = [f"{point.factor:g}x" if by_factor else point.what_if for point in points]
         title = f"{say_resource(''.join(changed))}\n(times as good)" if by_factor else "what if"
         axis = Axis(title, ticks=list(zip(places, labels, strict=True)))
-        predicted = [point.predicted_s or 0.0 for point in points]
-        measured = [point.measured_s or 0.0 for point in points]
-        values = places, predicted, measured, [point.measured_mad_s or 0.0 for point in points]
-        yield _scatter(f"points-{number}-chart", Path(trace).name, axis, values)
+        times = [
+            (at, point.predicted_s or 0.0, point.measured_s or 0.0, point.measured_mad_s or 0.0)
+            for at, point in zip(places, points, strict=True)
+        ]
+        yield _scatter(f"points-{number}-chart", Path(trace).name, axis, times)
 
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.1f} %"
-
-
-def _worse(step: "StepError") -> float | None:
-    times = [time for time in (step.call_start_s, step.call_end_s) if time is not None]
-    return max(times, default=None)
 
 
 def predicted_steps(report: "StepsReport") -> Document:
@@ -606,6 +597,8 @@ def predicted_serving(report: "ValidateServingReport") -> Document:
         table = _ratio_table(report.pairs, "TPOT of pairs that differ in")
         sections.append(Section("pairs", "Pairs", [table]))
     sections += _refusals([row.refused for row in report.rows])
+    unmeasured = sum(bool(row.unmeasured) for row in report.asked)
+    where = f"ttft_ms or tpot_ms of {plural(unmeasured, 'row')}"
     return Document(
         title="Validation: predicted against measured serving",
         headline=_serving_headline(errors[0]),
@@ -615,15 +608,8 @@ def predicted_serving(report: "ValidateServingReport") -> Document:
             for name, error in (("tpot_ms", row.tpot_error_pct), ("ttft_ms", row.ttft_error_pct))
         ),
         sections=tuple(sections),
-        facts={"not measured": _unmeasured(report.asked)},
+        facts={"not measured": f"{where}: NaN and 0 count as no measurement" if unmeasured else ""},
     )
-
-
-def _unmeasured(rows: "Sequence[ServingRow]") -> str:
-    """Say how many rows have NaN or 0 in place of a measurement; "" if none has."""
-    number = sum(bool(row.unmeasured) for row in rows)
-    where = f"ttft_ms or tpot_ms of {plural(number, 'row')}"
-    return f"{where}: NaN and 0 count as no measurement" if number else ""
 
 
 def _serving_headline(whole: "ServingErrors") -> str:

@@ -352,18 +352,16 @@ def list_plugins() -> PluginsReport:
     PluginsReport
         A plug-in that is broken, or whose name is taken, is a row with the reason.
     """
-    listed = [plugin for group in GROUPS for plugin in plugins(group)]
-    return PluginsReport(tuple(_plugin_row(plugin) for plugin in listed))
-
-
-def _plugin_row(plugin: Plugin) -> PluginRow:
-    adds, refused = plugin.name, ""
-    try:
-        plugin_named(plugin.group, plugin.name)
-        adds = _ADDS[plugin.group](plugin)
-    except TwofoldError as error:
-        refused = str(error)
-    return PluginRow(**asdict(plugin), adds=adds, refused=refused)
+    rows = []
+    for plugin in (plugin for group in GROUPS for plugin in plugins(group)):
+        adds, refused = plugin.name, ""
+        try:
+            plugin_named(plugin.group, plugin.name)
+            adds = _ADDS[plugin.group](plugin)
+        except TwofoldError as error:
+            refused = str(error)
+        rows.append(PluginRow(**asdict(plugin), adds=adds, refused=refused))
+    return PluginsReport(tuple(rows))
 
 
 def _family(plugin: Plugin) -> str:

@@ -162,7 +162,10 @@ def collective(  # noqa: PLR0913 - the options of the command
     where, topology, planner = network_of(
         network, ranks, nodes, (kind, None if own_schedule else algorithm)
     )
-    spread = _spread(kind, ranks, imbalance)
+    spread = _Spread()
+    if imbalance is not None:
+        mean, shares = parse_imbalance(imbalance).of_ranks(ranks)
+        spread = _Spread(shares, None if mean is None else inputs(mean, shares))
     timed = _Timed(
         kind, ranks, spread, topology, own_schedule or planner, engine, watch, own_schedule is None
     )
@@ -170,16 +173,17 @@ def collective(  # noqa: PLR0913 - the options of the command
     points = tuple(timed.point(size) for size in chosen)
     spread_note = None
     if imbalance is not None:
-        shares = spread.shares or Shares(np.ones((ranks, ranks)))
-        spread_note = SpreadBytes(imbalance, shares.imbalance, *shares.busiest())
+        pairs = spread.shares or Shares(np.ones((ranks, ranks)))
+        spread_note = SpreadBytes(imbalance, pairs.imbalance, *pairs.busiest())
+    cluster, call = cluster_of(network), one_call(kind, ranks, 0.0)
     return CollectiveReport(
         where,
         engine,
         points,
-        cluster_of(network),
+        cluster,
         timed.routing(chosen[-1]),
         spread_note,
-        _prior(network, kind, ranks, nodes),
+        () if cluster is None else tuple(prior_of(Scenario(call, cluster, nodes=nodes))),
         (*link_doubts(cluster_of(asked)), *_beyond_memory(cluster_of(asked), max(chosen))),
     )
 
@@ -234,13 +238,6 @@ def _program(kind: str, algorithm: str | None, imbalance: str | None) -> tuple[s
     return named, algorithm
 
 
-def _spread(kind: str, ranks: int, imbalance: str | None) -> _Spread:
-    if imbalance is None:
-        return _Spread()
-    size, shares = parse_imbalance(imbalance).of_ranks(ranks)
-    return _Spread(shares, None if size is None else inputs(size, shares))
-
-
 def _sizes(kind: str, sizes: Sequence[float] | str | None, spread: _Spread) -> list[float]:
     if kind == "barrier":
         return [0.0]
@@ -248,15 +245,6 @@ def _sizes(kind: str, sizes: Sequence[float] | str | None, spread: _Spread) -> l
         return [spread.given]
     given = SIZES if sizes is None else sizes
     return parse_sizes(given) if isinstance(given, str) else sorted(given)
-
-
-def _prior(
-    network: Cluster | Topology | Path | str, kind: str, ranks: int, nodes: int | None
-) -> tuple[NetworkPrior, ...]:
-    """Return the uncertainty of calls of these ranks; nothing for a bare topology."""
-    cluster = cluster_of(network)
-    call = one_call(kind, ranks, 0.0)
-    return () if cluster is None else tuple(prior_of(Scenario(call, cluster, nodes=nodes)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

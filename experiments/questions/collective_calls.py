@@ -364,33 +364,28 @@ class _Run:
     def _workload(self, repetitions: Mapping[int, int]) -> Workload:
         builder = WorkloadBuilder(job_ranks=self.ranks)
         for number, times in repetitions.items():
-            self._add(builder, number, times)
+            call, (size, shares) = self.calls[number], self.rows[number]
+            group, lane = builder.group(call.ranks, _label(number)), _label(number)
+            ends = {call.ranks[0]: What.SEND} if call.kind == "send_receive" else {}
+            before: dict[int, int] = {}  # a repetition waits for the one before, rank by rank
+            for time in range(times):
+                index = builder.call(CallRow(call.kind, group, time, size, shares=shares))
+                ready = call.start + time * (call.every or 0.0)
+                for rank in call.ranks:
+                    what = ends.get(rank, What.RECEIVE if ends else What.COLLECTIVE)
+                    op = builder.op(
+                        what,
+                        rank=rank,
+                        lane=lane,
+                        name=call.kind,
+                        duration=0.0,
+                        call=index,
+                        ready=ready,
+                    )
+                    if rank in before:
+                        builder.edge(before[rank], op)
+                    before[rank] = op
         return builder.build()
-
-    def _add(self, builder: WorkloadBuilder, number: int, times: int) -> None:
-        """Add a call and its repetitions; each waits for the one before."""
-        call, (size, shares) = self.calls[number], self.rows[number]
-        group, lane = builder.group(call.ranks, _label(number)), _label(number)
-        ends = {call.ranks[0]: What.SEND} if call.kind == "send_receive" else {}
-        before: dict[int, int] = {}
-        for time in range(times):
-            row = CallRow(call.kind, group, time, size, shares=shares)
-            index = builder.call(row)
-            ready = call.start + time * (call.every or 0.0)
-            for rank in call.ranks:
-                what = ends.get(rank, What.RECEIVE if ends else What.COLLECTIVE)
-                op = builder.op(
-                    what,
-                    rank=rank,
-                    lane=lane,
-                    name=call.kind,
-                    duration=0.0,
-                    call=index,
-                    ready=ready,
-                )
-                if rank in before:
-                    builder.edge(before[rank], op)
-                before[rank] = op
 
 
 def _size(call: TimedCall) -> tuple[float, Shares | None]:
@@ -415,12 +410,9 @@ def _check_count(repetitions: Mapping[int, int], calls: Sequence[TimedCall]) -> 
 
 
 def _spans(timeline: Timeline, repetitions: Mapping[int, int]) -> tuple[CallSpan, ...]:
-    """Return all repetitions in order of calls."""
-    spans = []
-    at = 0
-    for number, times in repetitions.items():
-        for repetition in range(times):
-            start, end = float(timeline.call_start[at]), float(timeline.call_end[at])
-            spans.append(CallSpan(number + 1, repetition + 1, start, end))
-            at += 1
-    return tuple(spans)
+    made = [(number, time) for number, times in repetitions.items() for time in range(times)]
+    ends = zip(timeline.call_start.tolist(), timeline.call_end.tolist(), strict=True)
+    return tuple(
+        CallSpan(number + 1, time + 1, *span)
+        for (number, time), span in zip(made, ends, strict=True)
+    )

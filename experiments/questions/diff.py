@@ -6,7 +6,7 @@ part needs no cluster. With one, the changes that would turn the first step into
 (:mod:`experiments.evaluate.likely_changes`) are simulated, one by one and all together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
@@ -284,7 +284,6 @@ def _card(trace: Path | str) -> Where:
 
 
 def _side(trace: Path | str, where: Where, settings: Settings, watch: Watch) -> Side:
-    """Read a step, and simulate it if its cluster is known."""
     if where is None:
         loaded = open_package(trace, settings.reading)(settings.step)
         return Side(loaded, None, _measured(loaded), None)
@@ -364,35 +363,32 @@ def _change(text: str, step: float, note: str, a: Side, b: Side) -> ChangeOfA:
     return ChangeOfA(text, step, step - before, share, note)
 
 
-def _notes(a: Side, b: Side) -> Sequence[str]:
-    """Return notes that are needed to interpret the comparison."""
-    notes = []
+def _notes(a: Side, b: Side) -> Iterator[str]:
     ranks = [len(side.loaded.workload.ranks) for side in (a, b)]
     if ranks[0] != ranks[1]:
-        notes.append(
+        yield (
             f"A has {ranks[0]:,} recorded ranks, B {ranks[1]:,}: what ops add to the step is a "
             "mean over the ranks of each"
         )
     for name, side in (("A", a), ("B", b)):
         recorded, job = len(side.loaded.workload.ranks), side.loaded.workload.job_ranks
         if recorded < job and len(side.loaded.workload.calls):
-            notes.append(
+            yield (
                 f"{name} has {recorded:,} of {job:,} ranks: as measured, waiting for the others "
                 "counts as communication"
             )
     without = [name for name, side in (("A", a), ("B", b)) if side.measured is None]
     if without:
         have = "have" if len(without) > 1 else "has"
-        notes.append(
+        yield (
             f"{' and '.join(without)} {have} no measured times: only simulated steps are compared"
         )
     if a.base is None:
-        notes.append("no cluster is named: nothing is simulated, and no what-ifs are tried")
+        yield "no cluster is named: nothing is simulated, and no what-ifs are tried"
     elif b.base is not None and b.base.scenario.cluster == a.base.scenario.cluster:
         errors = [side.base.error or 0.0 for side in (a, b) if side.base is not None]
         if abs(errors[1]) > max(_POOR_REPLAY, 2 * abs(errors[0])):
-            notes.append(
+            yield (
                 f"replayed on A's cluster, B is off by {100 * errors[1]:+.1f} %: if it ran "
                 "elsewhere, say where with --cluster-b"
             )
-    return notes

@@ -252,6 +252,10 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     machine = load_cluster(cluster)
     if not isinstance(run, Training | Serving) or not isinstance(parallelism, Parallelism):
         raise WorkloadError(f"{parallelism!r}, {run!r}: write a Parallelism, and a run")
+    if isinstance(kernels, Path | str):
+        from traces.load import own_kernels
+
+        kernels = own_kernels(Path(kernels))
     accelerator = accelerator_of(
         machine,
         run.precision,
@@ -266,16 +270,8 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         launch=launch,
         imbalance=parse_imbalance(imbalance) if isinstance(imbalance, str) else imbalance,
         memory=None if ignore_memory else memory_on(machine),
-        kernels=_own_kernels(kernels),
+        kernels=kernels,
     )
-
-
-def _own_kernels(kernels: OwnKernels | Path | str | None) -> OwnKernels | None:
-    if kernels is None or isinstance(kernels, OwnKernels):
-        return kernels
-    from traces.load import own_kernels
-
-    return own_kernels(Path(kernels))
 
 
 def write_plan(plan: GenerationPlan, path: Path | str) -> None:
@@ -432,14 +428,15 @@ class MemoryReport(Report):
     @property
     def rows(self) -> list[StageBytes]:
         """A row for each stage."""
-        return [_row(stage) for stage in self.stages]
-
-
-def _row(stage: StageMemory) -> StageBytes:
-    parts = {f"{name}_bytes": size for name, size in stage.parts.items()}
-    return StageBytes(
-        stage=stage.stage, **parts, total_bytes=stage.total, reserved_bytes=stage.reserved
-    )
+        return [
+            StageBytes(
+                stage=stage.stage,
+                **{f"{name}_bytes": size for name, size in stage.parts.items()},
+                total_bytes=stage.total,
+                reserved_bytes=stage.reserved,
+            )
+            for stage in self.stages
+        ]
 
 
 @question("memory")

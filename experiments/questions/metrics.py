@@ -289,7 +289,13 @@ def metrics(
             why = str(error)
     if cluster is None:
         notes = [f"nothing is simulated: {why}"]
-        _refuse_simulation_settings(settings, notes[0])
+        usual = Settings()
+        if changed := [
+            name.replace("_", " ")
+            for name in _SIMULATION_SETTINGS
+            if getattr(settings, name) != getattr(usual, name)
+        ]:
+            raise WhatIfError(f"{', '.join(changed)} cannot be used: {notes[0]}")
         loaded = open_package(trace, settings.reading)(settings.step)
         return _report(loaded, None, package, notes, windows)
     base = baseline(trace, cluster, settings, watch)
@@ -301,17 +307,6 @@ _SIMULATION_SETTINGS = (
     *("step_time", "fold", "workers"),
 )
 """Settings that determine how a step is simulated, not how it is read."""
-
-
-def _refuse_simulation_settings(settings: Settings, why: str) -> None:
-    """Refuse settings of a simulation if nothing is simulated."""
-    default = Settings()
-    changed_settings = [
-        name for name in _SIMULATION_SETTINGS if getattr(settings, name) != getattr(default, name)
-    ]
-    if changed_settings:
-        options = ", ".join(name.replace("_", " ") for name in changed_settings)
-        raise WhatIfError(f"{options} cannot be used: {why}")
 
 
 def _report(

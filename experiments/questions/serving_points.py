@@ -248,7 +248,6 @@ def _check(instances: Instances, tables: Sequence[Requests]) -> None:
 def _at(
     instances: Instances, table: Requests, rate: float, target: _Target, host: float
 ) -> InstanceRun:
-    """Serve a table at another rate."""
     before = target.before
     run = serve(
         instances, table.faster(rate / table.rate), base=before.instances, host=before.host * host
@@ -458,6 +457,12 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     deployment = instances.deployment
     chip = deployment.cluster.accelerator.name
     devices = "accelerators" if varied == "cluster" else say_devices(chip)
+    helps = [  # most at each value; the first and the last are named
+        f"At {say_resource(varied)} {each.value} "
+        + (text if text[1].isupper() else text[0].lower() + text[1:])
+        for each in points
+        if (text := shortens_most(each.utilities, factor, devices))
+    ]
     return ServingSweepReport(
         deployment.model.name,
         deployment.cluster,
@@ -468,20 +473,9 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
         seeds,
         factor,
         serving_prior("pools" if instances.decode else deployment.engine.name),
-        _sweep_cause(varied, points, factor, devices),
+        " ".join(dict.fromkeys(helps[:1] + helps[-1:])),
         interrupted,
     )
-
-
-def _sweep_cause(varied: str, points: Sequence[ServingPoint], factor: float, devices: str) -> str:
-    """Return what helps most at the first value and at the last."""
-    said = [
-        f"At {say_resource(varied)} {each.value} "
-        + (text if text[1].isupper() else text[0].lower() + text[1:])
-        for each in points
-        if (text := shortens_most(each.utilities, factor, devices))
-    ]
-    return " ".join(dict.fromkeys(said[:1] + said[-1:]))
 
 
 def _point(

@@ -304,7 +304,6 @@ class ShareReport(Report):
 
 
 def _precision_note(how: Steady, slowest: str) -> str:
-    """Return how precise the means are, as text."""
     if how.cycle:
         times = f"{how.cycle} steps" if how.cycle > 1 else "step"
         return f"the pattern repeats every {times} of {slowest}"
@@ -560,12 +559,17 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
     if all(why) and not (resource == "scale_up.size" and factor < 1):
         return SharedUtility(resource, now, then, None, [], "; ".join(dict.fromkeys(why)))
     try:
-        placed = _changed(report.placed, resource, factor)
+        change, placed = better(resource, factor), list[PlacedJob]()
+        for job in report.placed:
+            scenario = change.apply(job.scenario).scenario
+            if placed:  # jobs that shared a network share the changed one
+                scenario = replace(scenario, _site=placed[0].scenario.site)
+            placed.append(replace(job, scenario=scenario))
     except WhatIfError as error:
         return SharedUtility(resource, now, "", None, [], str(error))
     # The window of a changed network stays short: there are up to nine of them.
     shorter = replace(window, most=min(window.most, 2 * window.least))
-    better = shared(placed, shorter, watch=lambda what: watch(f"{resource}: {what}"))
+    improved = shared(placed, shorter, watch=lambda what: watch(f"{resource}: {what}"))
     rows: list[JobUtility] = [
         {
             "job": placed_job.name,
@@ -573,22 +577,13 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
             "utility_pct": utility_pct(before.steps.mean, after.steps.mean),
             "alone_utility_pct": utility_pct(before.alone.makespan, after.alone.makespan),
         }
-        for placed_job, before, after in zip(placed, report.sharing.jobs, better.jobs, strict=True)
+        for placed_job, before, after in zip(
+            placed, report.sharing.jobs, improved.jobs, strict=True
+        )
     ]
     ranks = [len(seats) for seats in report.seating.seats.values()]
     weighed = fsum(n * row["utility_pct"] for n, row in zip(ranks, rows, strict=True)) / sum(ranks)
-    unsettled = [how for _, how in better.groups if not how.settled]
+    unsettled = [how for _, how in improved.groups if not how.settled]
     return SharedUtility(
         resource, now, then, weighed, rows, "steps did not settle" if unsettled else ""
     )
-
-
-def _changed(placed: Sequence[PlacedJob], resource: str, factor: float) -> list[PlacedJob]:
-    """Apply a change to all jobs' scenarios; jobs that shared a network share the changed one."""
-    change, changed_jobs = better(resource, factor), list[PlacedJob]()
-    for placed_job in placed:
-        scenario = change.apply(placed_job.scenario).scenario
-        if changed_jobs:
-            scenario = replace(scenario, _site=changed_jobs[0].scenario.site)
-        changed_jobs.append(replace(placed_job, scenario=scenario))
-    return changed_jobs

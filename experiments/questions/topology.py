@@ -118,23 +118,9 @@ def topology(
     """
     if not is_graph_file(spec.partition("@")[0]):
         bandwidth, latency = bandwidth or USUAL[0], latency or USUAL[1]
-    network = bare(spec, bandwidth, latency)
+    each = None if bandwidth is None else parse_quantity(bandwidth, "B/s")
+    delay = None if latency is None else parse_quantity(latency, "s")
+    network = parse_topology(spec, bandwidth=each, latency=delay)
     cables = f"{bandwidth or 'as the file says'}, {latency or 'as the file says'}"
     carried = None if throughput is None else carry(network, throughput)
-    return TopologyReport(
-        network, (summary(network),), cables, *_cable(bandwidth, latency), carried
-    )
-
-
-def bare(spec: str, bandwidth: str | None, latency: str | None) -> Topology:
-    """Build a topology whose cables all have this bandwidth and latency, as text with units."""
-    each, delay = _cable(bandwidth, latency)
-    return parse_topology(spec, bandwidth=each, latency=delay)
-
-
-def _cable(bandwidth: str | None, latency: str | None) -> tuple[float | None, float | None]:
-    """Parse bandwidth (B/s) and latency (s) of a cable."""
-    return (
-        None if bandwidth is None else parse_quantity(bandwidth, "B/s"),
-        None if latency is None else parse_quantity(latency, "s"),
-    )
+    return TopologyReport(network, (summary(network),), cables, each, delay, carried)

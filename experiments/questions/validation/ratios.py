@@ -288,7 +288,6 @@ def _measured(row: Cells) -> float:
 
 
 def _sides(row: Cells) -> tuple[tuple[Side, Side], tuple[str, ...]]:
-    """Return both sides of a row, and what they assume."""
     assumed: tuple[str, ...] = ()
     columns = _columns_of(row, "a"), _columns_of(row, "b")
     if not any(map(row.text, ("cluster", "cluster_a", "cluster_b"))):

@@ -48,7 +48,6 @@ from simulator.timeline import step_before_ended
 from simulator.workload import What
 from topologies import Cluster, load_cluster
 from traces.card.package import open_package
-from traces.core.loaded import Coverage
 
 _EVERY_STEP = Settings(step=EVERY)
 BETWEEN = "@"
@@ -241,7 +240,6 @@ def validate(  # noqa: PLR0913 - the options of the command
 def _predicted(
     points: Sequence[MeasuredPoint], tables: Sequence[Path], settings: Settings, watch: Watch
 ) -> ValidationReport:
-    """Predict the points of tables."""
     answers = list(points_of(points, settings, watch))
     clusters = {where.name: where for _, where in answers if where is not None}
     files = (*tables, *(Path(point.cluster) for point in points))
@@ -260,7 +258,6 @@ def _predicted(
 def _scored(
     report: ValidationReport, points: Sequence[MeasuredPoint], predictions: Path | str, watch: Watch
 ) -> ValidationReport:
-    """Score other tools' predictions on the rows of a table beside those of a report."""
     by_others = read_predictions(predictions)
     rows = [
         Measured(
@@ -316,7 +313,8 @@ def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Ite
         yield StepError(path, cluster.name, settings.step, note=str(error))
         return
     bases: dict[str, Baseline] = {}
-    for number in _steps(first.coverage, settings):
+    every = first.coverage.steps if settings.step == EVERY else ()
+    for number in map(str, every or (first.coverage.step,)):
         try:
             by_trace = replace(settings, step=number, collective_cost="trace")
             bases[number] = replayed(read, cluster, by_trace, watch)
@@ -324,42 +322,30 @@ def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Ite
             yield StepError(path, cluster.name, number, note=str(error))
     for number, base in bases.items():
         others = [step for step in bases if step != number]
-        yield _row(base, cluster, [bases[step] for step in others], watch)
-
-
-def _steps(coverage: Coverage, settings: Settings) -> list[str]:
-    """List the steps to replay: all, or the one that was asked for."""
-    if settings.step == EVERY and coverage.steps:
-        return [str(number) for number in coverage.steps]
-    return [coverage.step]
-
-
-def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Watch) -> StepError:
-    loaded, coverage = base.loaded, base.loaded.coverage
-    model = _replayed_on(base, cluster, watch)
-    start, end = _call_errors(model)
-    return StepError(
-        trace=loaded.trace,
-        cluster=cluster.name,
-        step=coverage.step,
-        measured_s=None if base.error is None else loaded.measured_step,
-        simulated_s=model.timeline.makespan,
-        model_pct=_percent(model),
-        trace_pct=_percent(base),
-        left_out_pct=_left_out(base, cluster, others, watch),
-        call_start_s=start,
-        call_end_s=end,
-        collectives=coverage.collectives,
-        collectives_matched=coverage.collectives_matched,
-        bytes_known=coverage.bytes_known,
-        starts_explained=coverage.starts_explained,
-        communication_error_pct=model.communication_error["median_pct"],
-        pinned_pct=model.doubts.pinned_pct,
-    )
+        loaded, coverage = base.loaded, base.loaded.coverage
+        model = _replayed_on(base, cluster, watch)
+        start, end = _call_errors(model)
+        yield StepError(
+            trace=loaded.trace,
+            cluster=cluster.name,
+            step=coverage.step,
+            measured_s=None if base.error is None else loaded.measured_step,
+            simulated_s=model.timeline.makespan,
+            model_pct=_percent(model),
+            trace_pct=_percent(base),
+            left_out_pct=_left_out(base, cluster, [bases[step] for step in others], watch),
+            call_start_s=start,
+            call_end_s=end,
+            collectives=coverage.collectives,
+            collectives_matched=coverage.collectives_matched,
+            bytes_known=coverage.bytes_known,
+            starts_explained=coverage.starts_explained,
+            communication_error_pct=model.communication_error["median_pct"],
+            pinned_pct=model.doubts.pinned_pct,
+        )
 
 
 def _replayed_on(base: Baseline, cluster: Cluster, watch: Watch) -> Baseline:
-    """Replay a step with the figures of a cluster."""
     settings = replace(base.settings, collective_cost="model")
     return replayed(lambda _: base.loaded, cluster, settings, watch)
 

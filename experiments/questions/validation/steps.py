@@ -203,7 +203,6 @@ def validate_steps(
 
 
 def _with_framework(step: MeasuredStep | UnreadStep, framework: str) -> MeasuredStep | UnreadStep:
-    """Return a step as run by another framework."""
     if isinstance(step, UnreadStep):
         return step
     return replace(step, framework=framework, run=replace(step.run, framework=framework))

@@ -211,7 +211,7 @@ def test_a_capacity_has_its_interval_saturation_and_knee():
         .startswith("3.457 ± 0.12 ")
     )
     assert document.facts["SLO"] == "99 % of requests: TTFT 1 s"
-    both = documents._say_slo(Slo(ttft=1.0, tpot=0.05))
+    both = documents.rate(capacity(slo=Slo(ttft=1.0, tpot=0.05))).facts["SLO"]
     assert both == "99 % of requests: TTFT 1 s, TPOT 50 ms"
     _, cells = table_of(document, ">rate")
     assert cells[0] == ("1/s", "100 ms", "200 ms", "10 ms", "20 ms", "0.9/s", "99.00 %")

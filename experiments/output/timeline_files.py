@@ -336,7 +336,13 @@ def write_parquet(timeline: Timeline, path: Path) -> None:
 
 def to_table(timeline: Timeline) -> pa.Table:
     """Make the table; columns share memory with the timeline if they can."""
-    workload = timeline.workload
+    workload, call = timeline.workload, timeline.workload.call
+    views = [workload.call_view(index) for index in range(len(workload.calls))]
+    kinds = list(dict.fromkeys(view.kind for view in views))
+    groups = list(dict.fromkeys(str(view.group) for view in views))
+    kind = np.array([kinds.index(view.kind) for view in views], dtype=np.int32)
+    number_of = {group: number for number, group in enumerate(groups)}
+    group = np.array([number_of[str(view.group)] for view in views], dtype=np.int32)
     columns = {
         "op": pa.array(np.arange(len(workload), dtype=np.int32)),
         "rank": pa.array(workload.rank),
@@ -348,28 +354,8 @@ def to_table(timeline: Timeline) -> pa.Table:
         "measured_start": _finite_column(workload.measured_start),
         "measured_end": _finite_column(workload.measured_end),
         "released_by": _index(timeline.released_by),
-        "call": _index(workload.call),
-        **_of_calls(timeline),
-    }
-    about = {
-        "engine": timeline.engine,
-        "makespan_s": repr(timeline.makespan),
-        "topology": timeline.topology.name,
-    }
-    return pa.table(columns).replace_schema_metadata(about)
-
-
-def _of_calls(timeline: Timeline) -> dict[str, pa.Array]:
-    """Columns of the call of each op, null for ops without one."""
-    workload = timeline.workload
-    views = [workload.call_view(index) for index in range(len(workload.calls))]
-    kinds = list(dict.fromkeys(view.kind for view in views))
-    groups = list(dict.fromkeys(str(view.group) for view in views))
-    kind = np.array([kinds.index(view.kind) for view in views], dtype=np.int32)
-    number_of = {group: number for number, group in enumerate(groups)}
-    group = np.array([number_of[str(view.group)] for view in views], dtype=np.int32)
-    call = workload.call
-    return {
+        "call": _index(call),
+        # Of the call of each op, null for ops without one
         "call_kind": _named(_by_op(kind, call), kinds),
         "call_group": _named(_by_op(group, call), groups),
         "call_size": _finite_column(_by_op(workload.calls.size, call, np.nan)),
@@ -377,6 +363,12 @@ def _of_calls(timeline: Timeline) -> dict[str, pa.Array]:
         "call_end": _finite_column(_by_op(timeline.call_end, call, np.nan)),
         "call_sent": _sent(workload),
     }
+    about = {
+        "engine": timeline.engine,
+        "makespan_s": repr(timeline.makespan),
+        "topology": timeline.topology.name,
+    }
+    return pa.table(columns).replace_schema_metadata(about)
 
 
 def _sent(workload: Workload) -> pa.Array:

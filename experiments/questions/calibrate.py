@@ -400,7 +400,14 @@ def calibrate_steps(
     named = cluster.name if isinstance(cluster, Cluster) else cluster
     rows = [row for path in paths for row in _measured(path, named)]
     base = cluster if isinstance(cluster, Cluster) else load_cluster(rows[0].cluster)
-    _check_one_cluster(rows, cluster, base)
+    if not isinstance(cluster, Cluster):
+        name = str(cluster or rows[0].cluster)
+        for row in rows:
+            if str(row.cluster) != name and load_cluster(row.cluster) != base:
+                raise TraceError(
+                    f"{row.place}: cluster: {row.cluster} is not {name}: "
+                    "calibrate one cluster at a time"
+                )
     settings = Settings(engine=engine)
 
     def predict(number: int, on: Cluster) -> float:
@@ -449,20 +456,6 @@ def _measured(path: Path | str, usual: Path | str | None) -> Iterator[MeasuredSt
         if row.measured is None:
             raise TraceError(f"{row.place}: step_s: missing; only a measured step can be fitted to")
         yield row
-
-
-def _check_one_cluster(
-    rows: Sequence[MeasuredStep], cluster: Cluster | Path | str | None, base: Cluster
-) -> None:
-    if isinstance(cluster, Cluster):
-        return
-    name = str(cluster or rows[0].cluster)
-    for row in rows:
-        if str(row.cluster) != name and load_cluster(row.cluster) != base:
-            raise TraceError(
-                f"{row.place}: cluster: {row.cluster} is not {name}: "
-                "calibrate one cluster at a time"
-            )
 
 
 def _figures(fit: StepFit) -> Iterator[FittedFigure]:

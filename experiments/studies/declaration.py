@@ -574,12 +574,8 @@ def _check_search(declaration: Declaration, wrong: Any) -> None:
                 f"{points:,} points are more than {MOST_POINTS:,}: fewer steps, or search.method "
                 "nsga2, tpe, sobol or random with trials",
             )
-    if search.method == "bisect":
-        _check_bisect(declaration, wrong)
-
-
-def _check_bisect(declaration: Declaration, wrong: Any) -> None:
-    search = declaration.file.search
+    if search.method != "bisect":
+        return
     matching = [dimension for dimension in declaration.dimensions if dimension.name == search.over]
     if not matching or not matching[0].is_number:
         numbers = ", ".join(axis.name for axis in declaration.dimensions if axis.is_number)

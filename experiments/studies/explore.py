@@ -156,7 +156,18 @@ class Explorer:
         Raises StudyError if no point is feasible: with the number of points per refusal. Raises
         TwofoldError if the study's directory cannot be written.
         """
-        outcome = self._searched()
+        method = METHODS[self.study.file.search.method](self.study)
+        try:
+            batch = next(method)
+            while True:  # the method is sent the rows of each batch that it yields
+                rows: list[Row] = []
+                for begin in range(0, len(batch), BLOCK):
+                    rows += self._judged(batch[begin : begin + BLOCK])
+                    self._write(len(self.results) // BLOCK * BLOCK)
+                batch = method.send(rows)
+        except StopIteration as end:
+            outcome: Found = end.value or Found()
+        self._write(len(self.results))
         if self.store is not None:
             self.store.finish(len(self.results))
         if not self.results.feasible.any():
@@ -178,22 +189,6 @@ class Explorer:
             return explored
         confirmed = tuple(self._confirmed(self._spread(front), self.study.confirm))
         return replace(explored, confirmed=confirmed, counts=Counts(**self._counts))
-
-    def _searched(self) -> Found:
-        """Run the search method, sending it the rows of each batch."""
-        method = METHODS[self.study.file.search.method](self.study)
-        try:
-            batch = next(method)
-            while True:
-                rows: list[Row] = []
-                for begin in range(0, len(batch), BLOCK):
-                    rows += self._judged(batch[begin : begin + BLOCK])
-                    self._write(len(self.results) // BLOCK * BLOCK)
-                batch = method.send(rows)
-        except StopIteration as end:
-            outcome: Found = end.value or Found()
-        self._write(len(self.results))
-        return outcome
 
     def _write(self, last: int) -> None:
         """Write the complete blocks; at the end the rest."""

@@ -313,7 +313,12 @@ def check_folder(folder: Path, study: Written) -> None:
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     except OSError as error:
         raise OutputError(f"{folder}: cannot be read: {_reason(error)}") from error
-    _check_own(folder, names)
+    for name in names:  # links and pipes among them would be written
+        mode = (folder / name).lstat().st_mode
+        wanted = stat.S_ISDIR(mode) if name == RESULTS else stat.S_ISREG(mode)
+        if name in (STUDY, INDEX, RESULTS, _LOCK) and not wanted:
+            kind = "a link" if stat.S_ISLNK(mode) else "no file of a study"
+            raise StudyError(f"{folder / name}: is {kind}: choose a new or empty directory")
     if STUDY not in names:
         if others := sorted(names - {_LOCK} - {name for name in names if name.endswith(".part")}):
             raise StudyError(
@@ -331,16 +336,6 @@ def check_folder(folder: Path, study: Written) -> None:
             f"{folder}: holds another study, {_difference(recorded, study.content)}: "
             "choose another directory"
         )
-
-
-def _check_own(folder: Path, names: Iterable[str]) -> None:
-    """Reject a directory with links or pipes in it: these would be written."""
-    for name in names:
-        mode = (folder / name).lstat().st_mode
-        wanted = stat.S_ISDIR(mode) if name == RESULTS else stat.S_ISREG(mode)
-        if name in (STUDY, INDEX, RESULTS, _LOCK) and not wanted:
-            kind = "a link" if stat.S_ISLNK(mode) else "no file of a study"
-            raise StudyError(f"{folder / name}: is {kind}: choose a new or empty directory")
 
 
 def _difference(recorded: object, content: Mapping[str, Any]) -> str:

@@ -394,6 +394,9 @@ def overview(report: "AtlasReport") -> Document:
     cells, file = report.cells, report.study.file
     answered = [row for row in cells if not row.refused]
     refused = len(cells) - len(answered)
+    numberless = (
+        "has no number: its page says" if refused == 1 else "have no number: their pages say"
+    )
     any_best = [best(row.savings) for row in answered]
     network = [best(row.savings, network=True) for row in answered]
     view = View("atlas-view", "atlas", _spec(cells), style="atlas")
@@ -411,7 +414,7 @@ def overview(report: "AtlasReport") -> Document:
     return Document(
         title=f"Atlas: {file.name}",
         headline=_headline(any_best, network, len(answered)),
-        cause=_refused_words(refused, len(cells)),
+        cause=f"{refused:,} of {plural(len(cells), 'cell')} {numberless} why." if refused else "",
         trust=Trust(
             f"all steps are generated, none was measured; grades of cells: {grades}", worst
         ),
@@ -454,16 +457,6 @@ def _headline(
 def _most_frequent(savings: "Sequence[Saving | None]") -> tuple[str, int]:
     counts = Counter(saving.resource for saving in savings if saving is not None)
     return counts.most_common(1)[0] if counts else ("", 0)
-
-
-def _refused_words(refused: int, cells: int) -> str:
-    if not refused:
-        return ""
-    is_one = refused == 1
-    return (
-        f"{refused:,} of {plural(cells, 'cell')} {'has' if is_one else 'have'} no number: "
-        f"{'its page says' if is_one else 'their pages say'} why."
-    )
 
 
 def _pays_most(any_best: "Sequence[Saving | None]", network: "Sequence[Saving | None]") -> Section:

@@ -152,11 +152,11 @@ def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> s
         return f"{nothing} saves {NOTHING:g} % of {step}."
     phrase = better(best.resource, report.factor, devices=devices)
     first = f"{phrase} {_effect(best)} of {step}."
-    own = {*RANKS, MEMORY_BANDWIDTH}
+    of_rank = {*RANKS, MEMORY_BANDWIDTH}
     if report.interrupted:  # the others may lack an answer
         return first
-    of_ranks = best.resource in own
-    rest = [row for row in answered if (row.resource in own) is not of_ranks]
+    of_ranks = best.resource in of_rank
+    rest = [row for row in answered if (row.resource in of_rank) is not of_ranks]
     return first + _second(rest, report.factor, "In" if of_ranks else "Outside", devices)
 
 

@@ -59,7 +59,7 @@ def validation(report: "ValidationReport") -> Document:
     by_trace = groupby(answered, lambda step: (step.trace, step.cluster))
     for number, ((trace, _), same) in enumerate(by_trace):
         steps = list(enumerate(same))
-        axis = Axis("step", ticks=[(place, step.step) for place, step in steps])
+        axis = Axis("step", ticks=[(at, step.step) for at, step in steps])
         times = [(at, step.simulated_s or 0.0, step.measured_s or 0.0, 0.0) for at, step in steps]
         charts.append(_scatter(f"steps-{number}-chart", Path(trace).name, axis, times))
     if charts:

@@ -157,7 +157,7 @@ def collective(  # noqa: PLR0913 - the options of the command
     kind, algorithm = _program(kind, algorithm, imbalance)
     if ranks is None:
         ranks = _all_ranks(network, nodes)
-    asked, network = network, changed_network(network, what_ifs, ranks, nodes)
+    unchanged, network = network, changed_network(network, what_ifs, ranks, nodes)
     own_schedule = _schedule_from_file(kind, ranks, algorithm)
     where, topology, planner = network_of(
         network, ranks, nodes, (kind, None if own_schedule else algorithm)
@@ -184,7 +184,7 @@ def collective(  # noqa: PLR0913 - the options of the command
         timed.routing(chosen[-1]),
         spread_note,
         () if cluster is None else tuple(prior_of(Scenario(call, cluster, nodes=nodes))),
-        (*link_doubts(cluster_of(asked)), *_beyond_memory(cluster_of(asked), max(chosen))),
+        (*link_doubts(cluster_of(unchanged)), *_beyond_memory(cluster_of(unchanged), max(chosen))),
     )
 
 
@@ -243,8 +243,8 @@ def _sizes(kind: str, sizes: Sequence[float] | str | None, spread: _Spread) -> l
         return [0.0]
     if sizes is None and spread.given is not None:
         return [spread.given]
-    given = SIZES if sizes is None else sizes
-    return parse_sizes(given) if isinstance(given, str) else sorted(given)
+    wanted = SIZES if sizes is None else sizes
+    return parse_sizes(wanted) if isinstance(wanted, str) else sorted(wanted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -169,8 +169,8 @@ def collective_calls(
 
     >>> from topologies import switch
     >>> network = switch(4, bandwidth=1e9, latency=0.0)
-    >>> asked = ["all_to_all 4MB", "send_recv 1MB ranks 0,1"]
-    >>> report = collective_calls(asked, network, ranks=4)
+    >>> calls = ["all_to_all 4MB", "send_recv 1MB ranks 0,1"]
+    >>> report = collective_calls(calls, network, ranks=4)
     >>> [(one.alone_s, one.slowdown) for one in report.calls]
     [(0.003, 1.3333333333333333), (0.001, 4.0)]
     """
@@ -186,7 +186,7 @@ def collective_calls(
         )
     parsed = list(for_ranks([parse_timed_call(text) for text in calls], ranks))
     job = max(ranks or 0, 1 + max(max(call.ranks) for call in parsed))
-    asked, network = network, changed_network(network, what_ifs, job, nodes)
+    unchanged, network = network, changed_network(network, what_ifs, job, nodes)
     where, topology, planner = network_of(network, job, nodes, ("", None))
     run = _Run(parsed, job, Costs(topology, _forced(parsed, planner)), engine)
     repetitions = run.repetitions()
@@ -204,7 +204,7 @@ def collective_calls(
         _spans(together, repetitions),
         machine,
         tuple(prior),
-        link_doubts(cluster_of(asked)),
+        link_doubts(cluster_of(unchanged)),
     )
 
 
@@ -410,9 +410,9 @@ def _check_count(repetitions: Mapping[int, int], calls: Sequence[TimedCall]) -> 
 
 
 def _spans(timeline: Timeline, repetitions: Mapping[int, int]) -> tuple[CallSpan, ...]:
-    made = [(number, time) for number, times in repetitions.items() for time in range(times)]
+    numbered = [(number, time) for number, times in repetitions.items() for time in range(times)]
     ends = zip(timeline.call_start.tolist(), timeline.call_end.tolist(), strict=True)
     return tuple(
         CallSpan(number + 1, time + 1, *span)
-        for (number, time), span in zip(made, ends, strict=True)
+        for (number, time), span in zip(numbered, ends, strict=True)
     )

@@ -201,14 +201,14 @@ def _read(logs: Sequence[Path | str], layout: Layout) -> list[BenchmarkLog]:
 def _selected(logs: Iterable[BenchmarkLog], wanted: Layout) -> list[MeasuredCall]:
     """Return the calls of a kind, ranks and nodes, if these were given."""
     calls = [call for log in logs for call in log.calls if not call.streamed and call.kind != LINK]
-    asked = [
+    selected = [
         call
         for call in calls
         if wanted.kind in (None, call.kind)
         and wanted.ranks in (None, call.ranks)
         and (wanted.nodes is None or call.nodes in (None, wanted.nodes))
     ]
-    if not asked:
+    if not selected:
         has = sorted({f"{call.kind} of {call.ranks} ranks{_on(call.nodes)}" for call in calls})
         what = wanted.kind or "a call"
         what += f" of {wanted.ranks} ranks" if wanted.ranks is not None else ""
@@ -216,7 +216,7 @@ def _selected(logs: Iterable[BenchmarkLog], wanted: Layout) -> list[MeasuredCall
             f"{', '.join(log.path for log in logs)}: nothing is {what}{_on(wanted.nodes)}; "
             f"there are: {', '.join(has[:6]) or 'no calls'}{', ...' * (len(has) > 6)}"
         )
-    return asked
+    return selected
 
 
 def _on(nodes: int | None) -> str:

@@ -183,9 +183,9 @@ def _check_grid(declared: Declaration) -> None:
 
 def _prepare(folder: Path) -> None:
     try:
-        there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         # A page without the study that it is made of is somebody else's.
-        if others := there - (_OWN if STUDY in there else _OWN - {INDEX}):
+        if others := names - (_OWN if STUDY in names else _OWN - {INDEX}):
             name = min(others)
             raise OutputError(f"{folder}: holds {name} and is not an atlas: choose a new folder")
         for name in (CELLS, PLANS):

@@ -242,10 +242,10 @@ class CallRow:
             raise WorkloadError(f"{self.kind}: size {self.size:g} is not a number of bytes")
 
 
-def check_table(calls: Calls, groups: int) -> None:
-    """Refuse columns that do not form a table of calls of this number of groups."""
-    if np.any((calls.group < 0) | (calls.group >= groups)):
-        raise WorkloadError(f"a call names a group outside the table of {groups}")
+def check_table(calls: Calls, groups: tuple[Group, ...]) -> None:
+    """Refuse columns that do not form a table of calls of these groups."""
+    if np.any((calls.group < 0) | (calls.group >= len(groups))):
+        raise WorkloadError(f"a call names a group outside the table of {len(groups)}")
     wrong = np.flatnonzero((calls.size < 0) | (calls.size > MOST_BYTES))
     if len(wrong):
         raise WorkloadError(
@@ -263,13 +263,7 @@ def check_table(calls: Calls, groups: int) -> None:
             raise WorkloadError(f"{name} {values[wrong[0]]!r} (call {wrong[0]}) is out of range")
     if len(calls.eager) != len(calls):
         raise WorkloadError(f"column 'eager' of the calls does not have {len(calls)} rows")
-
-
-def check_shares(calls: Calls, groups: tuple[Group, ...]) -> None:
-    """Refuse tables of shares that do not match an all-to-all of their group."""
-    if not calls.shares:
-        return
-    if len(calls.shares) != len(calls):
+    if calls.shares and len(calls.shares) != len(calls):
         raise WorkloadError(f"column 'shares' of the calls does not have {len(calls)} rows")
     for index, shares in enumerate(calls.shares):
         if shares is None:

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from simulator.calls import ALL_KINDS, SEND_RECEIVE, Call, Calls, Group, check_shares, check_table
+from simulator.calls import ALL_KINDS, SEND_RECEIVE, Call, Calls, Group, check_table
 from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets_by_row
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import WorkloadError
@@ -294,10 +294,8 @@ class Workload:
                 len(amounts) != length or np.any((amounts < 0) | np.isinf(amounts))
             ):
                 raise WorkloadError(f"column {name!r} is not {length} amounts, NaN where unknown")
-        _check_modules(self)
         _check_ranks(self)
-        check_table(self.calls, len(self.groups))
-        check_shares(self.calls, self.groups)
+        check_table(self.calls, self.groups)
         _check_calls(self)
         if cycle := self.edges.cycle:
             ops = " -> ".join(str(self.op(op)) for op in [*cycle, cycle[0]])
@@ -487,12 +485,11 @@ _KNOWN_OF_SOME = ("flops", "traffic", "module", "advance")
 
 def _check_columns(workload: Workload) -> None:
     length = len(workload.what)
-    columns = ("rank", "lane", "name", "call", "duration", "ready")
-    for name in (*columns, *_MEASURED):
-        if len(getattr(workload, name)) != length:
+    columns = ("rank", "lane", "name", "call", "duration", "ready", *_MEASURED)
+    for name in (*columns, "advance", "module"):
+        column = getattr(workload, name)
+        if column is not None and len(column) != length:
             raise WorkloadError(f"column {name!r} does not have {length} rows")
-    if workload.advance is not None and len(workload.advance) != length:
-        raise WorkloadError(f"column 'advance' does not have {length} rows")
     _check_edges(workload.edges, length)
     for name, values in (
         ("duration", workload.duration),
@@ -506,9 +503,12 @@ def _check_columns(workload: Workload) -> None:
             raise WorkloadError(
                 f"{name} {values[row]:g} s (row {row}) is not a time within a century"
             )
-    for name, table in (("lane", workload.lanes), ("name", workload.names)):
-        column = getattr(workload, name)
-        if length and not (column.min() >= 0 and column.max() < len(table)):
+    tables = ("lane", workload.lanes), ("name", workload.names), ("module", workload.modules)
+    for name, table in tables:
+        column, least = getattr(workload, name), -1 if name == "module" else 0
+        if column is None or not length:
+            continue
+        if column.min() < least or column.max() >= len(table):
             raise WorkloadError(f"column {name!r} points outside its table of {len(table)}")
 
 
@@ -521,16 +521,6 @@ def _check_edges(edges: Edges, ops: int) -> None:
         raise WorkloadError("the rows of the edges do not follow each other")
     if len(target) and not (target.min() >= 0 and target.max() < ops):
         raise WorkloadError(f"an edge names an op outside 0..{ops - 1}")
-
-
-def _check_modules(workload: Workload) -> None:
-    module = workload.module
-    if module is None:
-        return
-    if len(module) != len(workload):
-        raise WorkloadError(f"column 'module' does not have {len(workload)} rows")
-    if len(module) and not (module.min() >= -1 and module.max() < len(workload.modules)):
-        raise WorkloadError(f"column 'module' points outside its table of {len(workload.modules)}")
 
 
 def _check_ranks(workload: Workload) -> None:
@@ -561,31 +551,28 @@ def _check_calls(workload: Workload) -> None:
         op, call = int(ops[twice]), int(workload.call[ops[twice]])
         joined = f"{workload.op(op)} joins {workload.call_view(call)}"
         raise WorkloadError(f"{joined}, which its rank has joined already")
-    _check_eager(workload, ops)
+    # A collective waits for all its members: only messages are eager.
+    calls = workload.calls
+    wrong = np.flatnonzero(calls.eager & (calls.kind != SEND_RECEIVE))
+    if len(wrong):
+        raise WorkloadError(f"{workload.call_view(int(wrong[0]))} is eager and no message")
+    both = ops[calls.eager[workload.call[ops]] & (workload.what[ops] == What.COLLECTIVE)]
+    if len(both):
+        eager = workload.call_view(int(workload.call[both[0]]))
+        raise WorkloadError(
+            f"{workload.op(int(both[0]))} neither sends nor receives {eager}, eager"
+        )
     belongs = [
         index * workload.job_ranks + rank
         for index, group in enumerate(workload.groups)
         for rank in group.ranks
     ]
-    group = workload.calls.group[workload.call[ops]].astype(np.int64)
+    group = calls.group[workload.call[ops]].astype(np.int64)
     stranger = ~np.isin(group * workload.job_ranks + workload.rank[ops], belongs)
     if stranger.any():
         op, index = int(ops[stranger][0]), int(group[stranger][0])
         joined = f"{workload.op(op)} joins a call of {workload.groups[index]}"
         raise WorkloadError(f"{joined}, to which its rank does not belong")
-
-
-def _check_eager(workload: Workload, ops: NDArray[np.intp]) -> None:
-    """Refuse eager calls that are no messages: a collective waits for all its members."""
-    calls = workload.calls
-    message = calls.kind == SEND_RECEIVE
-    wrong = np.flatnonzero(calls.eager & ~message)
-    if len(wrong):
-        raise WorkloadError(f"{workload.call_view(int(wrong[0]))} is eager and no message")
-    both = ops[calls.eager[workload.call[ops]] & (workload.what[ops] == What.COLLECTIVE)]
-    if len(both):
-        call = workload.call_view(int(workload.call[both[0]]))
-        raise WorkloadError(f"{workload.op(int(both[0]))} neither sends nor receives {call}, eager")
 
 
 def unawaited(what: NDArray[np.uint8], call: Ints, eager: Mask) -> Mask:

@@ -102,34 +102,27 @@ class _Least(NamedTuple):
     after: Floats
 
 
-_Cache = dict[tuple[int, ...], tuple[Carried, _Least]]
-"""Results by plan and loads, known by address; the call is kept so that addresses stay valid."""
-
-
 def least_calls(workload: Workload, costs: Costs, engine: str) -> LeastCalls:
     """Return the least times of a workload's calls, and their work on links, under an engine."""
     first, row = workload.distinct_calls
-    judged: _Cache = {}
-    least = [_least_of_call(workload.call_view(index), costs, engine, judged) for index in first]
+    # By the addresses of plan and weights; the call is kept, so that they stay valid. Loads of
+    # calls of equivalent groups share their weights, link by link in the same order.
+    judged: dict[tuple[int, ...], tuple[Carried, _Least]] = {}
+    least = []
+    for index in first:
+        call = workload.call_view(index)
+        carried = costs.carried(call)
+        link = np.concatenate([load.link for load in carried.loads])
+        key = id(carried.plan), *(id(load.weight) for load in carried.loads)
+        if key not in judged:
+            of_call = _compute_least(call, carried, costs.topology, engine)
+            used, entry = np.unique(link, return_index=True)
+            of_call = of_call._replace(link=entry[np.searchsorted(used, of_call.link)])
+            judged[key] = carried, of_call
+        of_call = judged[key][1]
+        least.append(of_call._replace(link=link[of_call.link]))
     time = np.array([*(call.time for call in least), 0.0])[row] * workload.calls.factor
     return LeastCalls(time, _link_work(least, row, workload.calls.factor))
-
-
-def _least_of_call(call: Call, costs: Costs, engine: str, judged: _Cache) -> _Least:
-    """Return the least of a call, mapped from an equivalent one to the links of this one if known.
-
-    Loads of calls of equivalent groups share their weights, link by link in the same order
-    (:class:`simulator.costing.call_costs.Costs`).
-    """
-    carried = costs.carried(call)
-    link = np.concatenate([load.link for load in carried.loads])
-    key = id(carried.plan), *(id(load.weight) for load in carried.loads)
-    if key not in judged:
-        least = _compute_least(call, carried, costs.topology, engine)
-        used, first = np.unique(link, return_index=True)
-        judged[key] = carried, least._replace(link=first[np.searchsorted(used, least.link)])
-    least = judged[key][1]
-    return least._replace(link=link[least.link])
 
 
 def _compute_least(call: Call, carried: Carried, network: Topology, engine: str) -> _Least:
@@ -146,16 +139,10 @@ def _compute_least(call: Call, carried: Carried, network: Topology, engine: str)
             parts.append((load.link, np.full(len(busy), begin), busy, after))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         return _merge_uses(float(time[-1]), *columns)
-    positions = np.array(call.group.ranks, dtype=np.int32)
-    least, alone = (
-        _least_by_transfers(write(plan, positions, call.size, network), plan, network),
-        cost(loads),
-    )
-    if least.time < alone * (1 - _ROUNDING) and has_slowest_chain(
-        plan, positions, call.size, network
-    ):
-        return least._replace(time=alone)
-    return least
+    where = np.array(call.group.ranks, dtype=np.int32), call.size, network
+    least, alone = _least_by_transfers(write(plan, *where), plan, network), cost(loads)
+    is_less = least.time < alone * (1 - _ROUNDING)
+    return least._replace(time=alone) if is_less and has_slowest_chain(plan, *where) else least
 
 
 def _first_byte(load: Load) -> float:
@@ -277,8 +264,13 @@ def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | No
     if not any(links):
         return makespans(graph, points)
     if graph.repeats:
-        busy = [0.0 if work is None else _busiest_link(work) for work in links]
-        return np.maximum(makespans(graph, points), busy)
+        period = makespans(graph, points)
+        for scenario, work in enumerate(links):
+            if work is not None:
+                nowhere = np.zeros(len(work.busy))
+                busy = replace(work, before=nowhere, after=nowhere)
+                period[scenario] = max(period[scenario], least_of_links(busy, nowhere, nowhere))
+        return period
     head, tail = starts(graph, points), starts(_reversed(graph), points)[::-1]
     least: Floats = head[-1].copy()
     is_call = np.flatnonzero(graph.call >= 0)
@@ -290,12 +282,6 @@ def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | No
             by_links = least_of_links(work, head[at, scenario], tail[at, scenario])
             least[scenario] = max(least[scenario], by_links)
     return least
-
-
-def _busiest_link(work: LinkWork) -> float:
-    """Return the longest time that the calls of a step keep a link busy (s)."""
-    nowhere = np.zeros(len(work.busy))
-    return least_of_links(replace(work, before=nowhere, after=nowhere), nowhere, nowhere)
 
 
 def least_of_links(work: LinkWork, head: Floats, tail: Floats) -> float:

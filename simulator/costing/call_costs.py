@@ -353,16 +353,13 @@ class Costs:
                 known_seat, (plan, loads) = self._by_pattern[key]
                 return Carried(plan, tuple(_mapped(load, seat, known_seat) for load in loads))
             missed.append((key, seat))
-        carried = self._route(call)
+        positions = np.array(call.group.ranks, dtype=np.int32)
+        plan = self.planner(call, self.topology)
+        carried = Carried(plan, plan_loads(plan, positions, call.size, self.topology))
         for key, seat in missed:
             if seat.holds(carried.loads):
                 self._by_pattern[key] = _Known(seat, carried)
         return carried
-
-    def _route(self, call: Call) -> Carried:
-        positions = np.array(call.group.ranks, dtype=np.int32)
-        plan = self.planner(call, self.topology)
-        return Carried(plan, plan_loads(plan, positions, call.size, self.topology))
 
 
 def _mapped(load: Load, seat: Any, known_seat: Any) -> Load:

@@ -27,7 +27,6 @@ from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.lockstep import is_lockstep
 from simulator.transfers.program import (
-    Alone,
     OneFlow,
     alone,
     by_resource,
@@ -80,19 +79,12 @@ def summed(
         return Summed(total.load, largest, np.append(total.latency_of, 0.0))
     if not uniform and (network.routing.policy == "adaptive" or without_slowed(network)):
         return None  # messages of one byte are divided in other proportions
-    mean = _mean_latency_of(schedule, step, positions, network)
-    return None if mean is None else Summed(total.load, largest, mean)
-
-
-def _mean_latency_of(
-    schedule: Schedule, step: Step, positions: Ints, network: Topology
-) -> Floats | None:
-    """Return the mean latency of the transfers by resource (s), the last for software, 0."""
-    total = _totals(network, _traffic(schedule, step, positions, uniform=True))
-    if total is None:
+    alike = _totals(network, _traffic(schedule, step, positions, uniform=True))
+    if alike is None:
         return None
-    hop = network.latency * total.load / step.width
-    return np.bincount(network.resource, hop, len(network.resources) + 1).astype(np.float64)
+    hop = network.latency * alike.load / step.width
+    mean = np.bincount(network.resource, hop, len(network.resources) + 1).astype(np.float64)
+    return Summed(total.load, largest, mean)
 
 
 def ways_of(
@@ -113,15 +105,10 @@ def passing(
     if total is None:
         return None
     count, numbers = total.passing
-    return count, [ends_of(step, number) for number in numbers]
-
-
-def ends_of(step: Step, number: int) -> tuple[int, int]:
-    """Return sender and receiver of a transfer, by its number in a ``Traffic``."""
     if isinstance(step, Exchange):
-        sender, receiver = divmod(number, len(step.members))
-        return int(step.members[sender]), int(step.members[receiver])
-    return int(step.source[number]), int(step.target[number])
+        ends = [divmod(number, len(step.members)) for number in numbers]
+        return count, [(int(step.members[a]), int(step.members[b])) for a, b in ends]
+    return count, [(int(step.source[number]), int(step.target[number])) for number in numbers]
 
 
 def _traffic(schedule: Schedule, step: Step, positions: Ints, *, uniform: bool = False) -> Traffic:
@@ -237,8 +224,19 @@ def plan_loads(plan: Plan, positions: Ints, size: float, network: Topology) -> t
     if not runs_ahead(plan, widest(network)) or is_lockstep(plan, positions, size, network):
         return lockstep_loads(plan, positions, size, network)
     written = write(plan, positions, size, network)
-    took = alone(written, 0.0, network)
-    return (_load_of_software(plan.overhead, network), _load_of_transfers(written, took, network))
+    took, on_link = alone(written, 0.0, network), written.bytes_on_links(len(network))
+    used, tightest, amount = _tightest(on_link, network)
+    transfers = Load(
+        latency=0.0 if amount else took.time,
+        latency_of=np.zeros_like(took.spent) if amount else took.spent,
+        amount=amount,
+        link=used,
+        weight=on_link[used] / amount if amount else np.empty(0),
+        alone=amount / took.time if amount else np.inf,
+        bottleneck=tightest,
+        goes=took.spent,
+    )
+    return (_load_of_software(plan.overhead, network), transfers)
 
 
 def lockstep_loads(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
@@ -296,22 +294,6 @@ def _load_of_software(overhead: float, network: Topology) -> Load:
     return Load(overhead, software, 0.0, np.empty(0, dtype=np.int32), np.empty(0), np.inf, -1)
 
 
-def _load_of_transfers(written: Program, took: Alone, network: Topology) -> Load:
-    """Return one load for all transfers of a call, whose time alone was simulated."""
-    on_link = written.bytes_on_links(len(network))
-    used, tightest, amount = _tightest(on_link, network)
-    return Load(
-        latency=0.0 if amount else took.time,
-        latency_of=np.zeros_like(took.spent) if amount else took.spent,
-        amount=amount,
-        link=used,
-        weight=on_link[used] / amount if amount else np.empty(0),
-        alone=amount / took.time if amount else np.inf,
-        bottleneck=tightest,
-        goes=took.spent,
-    )
-
-
 def _tightest(on_link: Floats, network: Topology) -> tuple[Ints, int, float]:
     """Return the links in use, the one that is busy longest, and its bytes (-1 and 0: none)."""
     used = np.flatnonzero(on_link).astype(np.int32)
@@ -349,7 +331,10 @@ def _load_of_step(step: Step, plan: Plan, positions: Ints, where: tuple[float, T
 
 
 def _step_totals(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topology]) -> Summed:
-    """Return the totals of a step, for chunks of the given bytes, in new arrays."""
+    """Return the totals of a step, for chunks of the given bytes, in new arrays.
+
+    The latency is that of the slowest transfer, or of a pipelined plan the mean of all.
+    """
     chunk_bytes, network = where
     total = None
     if is_wide(step, network):
@@ -365,7 +350,16 @@ def _step_totals(step: Step, plan: Plan, positions: Ints, where: tuple[float, To
     ends = positions[step.source], positions[step.target]
     ways = routes_in(network, plan.outage, ends, flow)
     on_link = bytes_on_links(step, flow, ways, network)
-    latency_of = _latency_of(ways, network, everyone=plan.pipelined)
+    latency_of = np.zeros(len(network.resources) + 1)
+    if len(ways.link):
+        offset, links, share = ways
+        latency, resource = network.latency[links] * share, network.resource[links]
+        if plan.pipelined:
+            np.add.at(latency_of, resource, latency / (len(offset) - 1))
+        else:
+            slowest = int(np.argmax(np.add.reduceat(latency, offset[:-1])))
+            path = slice(offset[slowest], offset[slowest + 1])
+            np.add.at(latency_of, resource[path], latency[path])
     return Summed(on_link, float(flow.max()), latency_of)
 
 
@@ -384,22 +378,6 @@ def bytes_on_links(step: Step, flow: Floats, ways: Routes, network: Topology) ->
         amount, link = amount[once], link[once]
     on_link: Floats = np.bincount(link, weights=amount, minlength=len(network)).astype(np.float64)
     return on_link
-
-
-def _latency_of(ways: Routes, network: Topology, *, everyone: bool) -> Floats:
-    """Return the latency of a step by resource: of its slowest transfer, or the mean of all."""
-    latency_of = np.zeros(len(network.resources) + 1)
-    if not len(ways.link):
-        return latency_of
-    offset, link, share = ways
-    latency = network.latency[link] * share
-    if everyone:
-        np.add.at(latency_of, network.resource[link], latency / (len(offset) - 1))
-        return latency_of
-    slowest = int(np.argmax(np.add.reduceat(latency, offset[:-1])))
-    path = slice(offset[slowest], offset[slowest + 1])
-    np.add.at(latency_of, network.resource[link[path]], latency[path])
-    return latency_of
 
 
 def _all_at_once(loads: list[Load], network: Topology) -> Load:

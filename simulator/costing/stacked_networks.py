@@ -251,17 +251,11 @@ def on_networks(
     else:
         latency, per_byte = np.zeros((2, len(networks)))
         for repeats, most, ways in zip(laid.repeats, laid.most, laid.ways, strict=True):
-            latency += repeats * _slowest(ways, networks, chosen_on)
+            of_ways = ways @ networks.latency
+            compared = of_ways if chosen_on is None else ways @ chosen_on.latency
+            latency += repeats * of_ways[compared.argmax(axis=0), np.arange(len(networks))]
             per_byte += repeats * (most[:, None] / networks.bandwidth).max(axis=0, initial=0.0)
     return Wire(per_byte, latency, int(laid.repeats.sum()), busy, networks.resource)
-
-
-def _slowest(ways: Floats, networks: Networks, chosen_on: Networks | None) -> Floats:
-    """Return the latency of the slowest path (s), shape ``(S,)``."""
-    latency: Floats = ways @ networks.latency
-    compared = latency if chosen_on is None else ways @ chosen_on.latency
-    slowest: Floats = latency[compared.argmax(axis=0), np.arange(len(networks))]
-    return slowest
 
 
 def _busiest_of_class(on_link: Floats, networks: Networks) -> Floats:
@@ -279,31 +273,22 @@ def _step_on_classes(
     The latter as the mean, and as the distinct rows of all transfers.
     """
     (schedule, step), graph = part, networks.graph
-    total = _wide_step_on_classes(part, positions, networks) if is_wide(step, graph) else None
-    if total is not None:
-        return total
+    if is_wide(step, graph):  # its very many transfers are listed in blocks
+        total = summed(schedule, step, positions, graph, everyone=False)
+        listed = ways_of(schedule, step, positions, graph)
+        if total is not None and listed is not None:
+            passed, unlike = np.zeros(len(networks.resource)), []
+            for path in listed:
+                hops = _hops(path, networks)
+                passed += hops.sum(axis=0)
+                unlike.append(_distinct_rows(hops))
+            distinct = _distinct_rows(np.concatenate(unlike))
+            return total.load / schedule.parts, passed / step.width, distinct
     flow: Floats = schedule.units(step)
     flow *= 1 / schedule.parts
     path = routes(graph, positions[step.source], positions[step.target], flow)
     hops = _hops(path, networks)
     return bytes_on_links(step, flow, path, graph), hops.mean(axis=0), _distinct_rows(hops)
-
-
-def _wide_step_on_classes(
-    part: tuple[Schedule, Step], positions: Ints, networks: Networks
-) -> tuple[Floats, Floats, Floats] | None:
-    """Return the same of a step of very many transfers, which are listed in blocks."""
-    (schedule, step), graph = part, networks.graph
-    total = summed(schedule, step, positions, graph, everyone=False)
-    listed = ways_of(schedule, step, positions, graph)
-    if total is None or listed is None:
-        return None
-    passed, unlike = np.zeros(len(networks.resource)), []
-    for path in listed:
-        hops = _hops(path, networks)
-        passed += hops.sum(axis=0)
-        unlike.append(_distinct_rows(hops))
-    return total.load / schedule.parts, passed / step.width, _distinct_rows(np.concatenate(unlike))
 
 
 def _hops(path: Routes, networks: Networks) -> Floats:

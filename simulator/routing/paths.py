@@ -135,30 +135,35 @@ def survey_of(network: Topology) -> Survey:
 
 def rule_of(network: Topology, hub: Mask) -> Rule:
     """Compile the policy of a network."""
-    routing = network.routing
-    place, switch, ports = _port_numbers(network, hub)
+    routing, of_policy = network.routing, of_resource(network, network.routing)
+    # The policy applies at nodes whose outgoing links are all of its resource.
+    ruled = np.ones(len(network.nodes), dtype=np.bool_)
+    if routing.resource:
+        ruled[: network.ranks] = False
+        ruled[network.source[~of_policy]] = False
     # Hubs that no hub has a link to: the sending sides of NICs with several ports.
     senders = hub.copy()
     senders[network.target[hub[network.source]]] = False
+    # Ports that leave the fabric have the digits of Zahavi's host number. Hosts are counted switch
+    # by switch, also where some ports of a switch are not in use, and where rails connect to a
+    # switch hosts that do not communicate over it.
+    order = network.out_links[1]
+    leaving = hub[network.source] & ~hub[network.target] & of_policy
+    place, switch = np.zeros((2, len(network)), dtype=np.int64)
+    link = order[leaving[order]]
+    _, begin, of = np.unique(network.source[link], return_index=True, return_inverse=True)
+    place[link] = np.arange(len(link)) - begin[of.ravel()]
+    switch[link] = of.ravel()
     return Rule(
         choice=CHOICES[routing.policy],
         seed=routing.seed,
-        ruled=_ruled(network, routing),
+        ruled=ruled,
         capacity=np.minimum(capacity_of(network), _MOST_CAPACITY),
         place=place,
         switch=switch,
-        ports=ports,
+        ports=int(place.max(initial=0)) + 1,
         senders=senders,
     )
-
-
-def _ruled(network: Topology, routing: Routing) -> Mask:
-    """Mark the nodes where the policy applies: all their outgoing links are of its resource."""
-    if not routing.resource:
-        return np.ones(len(network.nodes), dtype=np.bool_)
-    ruled = np.arange(len(network.nodes)) >= network.ranks
-    ruled[network.source[~of_resource(network, routing)]] = False
-    return ruled
 
 
 def of_resource(network: Topology, routing: Routing) -> Mask:
@@ -196,23 +201,6 @@ def capacity_of(network: Topology) -> Floats:
     """Return the capacity of links that adaptive switches assume."""
     capacity = network.routing.capacity
     return network.bandwidth if capacity is None else capacity
-
-
-def _port_numbers(network: Topology, hub: Mask) -> tuple[Longs, Longs, int]:
-    """Assign numbers to ports that leave the fabric: place and switch by link, most places.
-
-    These are the digits of Zahavi's host number. Hosts are counted switch by switch, also where
-    some ports of a switch are not in use, and where rails connect to a switch hosts that do not
-    communicate over it.
-    """
-    order = network.out_links[1]
-    leaving = hub[network.source] & ~hub[network.target] & of_resource(network, network.routing)
-    place, switch = np.zeros(len(network), dtype=np.int64), np.zeros(len(network), dtype=np.int64)
-    link = order[leaving[order]]
-    _, begin, of = np.unique(network.source[link], return_index=True, return_inverse=True)
-    place[link] = np.arange(len(link)) - begin[of.ravel()]
-    switch[link] = of.ravel()
-    return place, switch, int(place.max(initial=0)) + 1
 
 
 def link_metrics(network: Topology) -> Longs:
@@ -266,7 +254,7 @@ def _mark_hubs(network: Topology) -> Mask:
 
 
 THROUGH = 1
-"""The section of a path through the fabric, in :func:`section_of`."""
+"""The section of a path through the fabric, in :attr:`Found.section`."""
 
 
 class Found(NamedTuple):
@@ -281,6 +269,19 @@ class Found(NamedTuple):
     share: Floats
     head: Longs
     tail: Longs
+
+    @property
+    def message(self) -> Longs:
+        """The message of each entry."""
+        return row_of_entries(self.offset)
+
+    @property
+    def section(self) -> Longs:
+        """The section of each entry: head (0), through the fabric (1) or tail (2)."""
+        message = self.message
+        at = np.arange(len(self.link)) - self.offset[message]
+        left = self.offset[message + 1] - self.offset[message] - at
+        return (at >= self.head[message]).astype(np.int64) + (left <= self.tail[message])
 
 
 def check_nodes(network: Topology, source: Ints, target: Ints) -> None:
@@ -484,17 +485,3 @@ def _run(loop: Callable[[int, Passing], int], end: int, passing: Passing) -> Lin
         (links.link, links.share),
     )
     return LinkColumns(link, share, links.used)
-
-
-def section_of(paths: Found) -> Longs:
-    """Return the section of each entry: head (0), through the fabric (1) or tail (2)."""
-    message = message_of(paths)
-    at = np.arange(len(paths.link)) - paths.offset[message]
-    left = paths.offset[message + 1] - paths.offset[message] - at
-    behind = (at >= paths.head[message]).astype(np.int64)
-    return behind + (left <= paths.tail[message])
-
-
-def message_of(paths: Found) -> Longs:
-    """Return the message of each entry."""
-    return row_of_entries(paths.offset)

@@ -37,9 +37,7 @@ from simulator.routing.paths import (
     capacity_of,
     check_nodes,
     found_paths,
-    message_of,
     of_resource,
-    section_of,
     survey_of,
 )
 from simulator.support.arrays import (
@@ -110,9 +108,9 @@ def mixed(first: Found, second: Found, part: float) -> Found:
     """
     if part == 1.0:
         return first
-    sections = [section_of(paths) for paths in (first, second)]
+    sections = [paths.section for paths in (first, second)]
     through = [section == THROUGH for section in sections]
-    message = np.concatenate([message_of(first), message_of(second)[through[1]]])
+    message = np.concatenate([first.message, second.message[through[1]]])
     section = np.concatenate([sections[0], sections[1][through[1]]])
     link = np.concatenate([first.link, second.link[through[1]]])
     shares = np.where(through[0], part * first.share, first.share)
@@ -146,7 +144,7 @@ def _fabric_part(network: Topology, paths: Found) -> _FabricPart:
         message, first, last = message[detours], first[detours], last[detours]
     detoured = np.zeros(len(paths.head), dtype=np.bool_)
     detoured[message] = True
-    entry = detoured[message_of(paths)] & (section_of(paths) == THROUGH)
+    entry = detoured[paths.message] & (paths.section == THROUGH)
     return _FabricPart(message, first, last, entry)
 
 
@@ -252,13 +250,13 @@ def best_part(least: Floats, detoured: Floats) -> float:
 def with_detours(network: Topology, paths: Found, part: float) -> Routes:
     """Divide messages: ``part`` on paths of least metric, the rest on detours."""
     if part == 1.0:
-        return rows_of_links(len(paths.head), message_of(paths), paths.link, paths.share)
+        return rows_of_links(len(paths.head), paths.message, paths.link, paths.share)
     middle = _fabric_part(network, paths)
     pairs = np.stack([middle.first, middle.last])
     distinct, pair = np.unique(pairs, axis=1, return_inverse=True)
     offset, link, share = survey_of(network).detours.between(*distinct)
     hops, at = np.diff(offset)[pair.ravel()], entries_of(offset, pair.ravel())
-    message = message_of(paths)
+    message = paths.message
     shares = np.where(middle.entry, part * paths.share, paths.share)
     message = np.concatenate([message, np.repeat(middle.message, hops)])
     links = np.concatenate([paths.link, link[at]])
@@ -299,8 +297,16 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
     TopologyError
         If two nodes have no path, naming them, or a message names a node that is not there.
     """
-    if len(source) == 1:
-        return _routes_of_one(network, source, target)
+    if len(source) == 1:  # whose links do not depend on its size
+        single: dict[tuple[int, int], Routes] = network.known_graph.setdefault("messages", {})
+        ends = int(source[0]), int(target[0])
+        if ends not in single:
+            check_nodes(network, source, target)
+            ways = _divide_by_bandwidth_left(network, source, target)
+            if len(ways.link) * len(single) > _MOST_CACHED_LINKS:
+                single.clear()
+            single[ends] = ways
+        return single[ends]
     cache = network.known_routes
     adaptive = network.routing.policy == "adaptive"
     amounts = amount.tobytes() if amount is not None and adaptive else b""
@@ -311,8 +317,8 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
         cache.links += len(cache[key].link)
         while len(cache) > 1 and (len(cache) > _MOST_CACHED or cache.links > _MOST_CACHED_LINKS):
             cache.links -= len(cache.pop(next(iter(cache))).link)
-    ways: Routes = cache[key]
-    return ways
+    routed: Routes = cache[key]
+    return routed
 
 
 def share_routes(network: Topology, similar: Topology) -> None:
@@ -357,20 +363,6 @@ def _in_proportion(now: Floats, before: Floats) -> bool:
         return np.array_equal(now, before)
     ratio = now[:1] / before[:1]
     return bool(np.frexp(ratio)[0] == 0.5) and np.array_equal(now, ratio * before)
-
-
-def _routes_of_one(network: Topology, source: Ints, target: Ints) -> Routes:
-    """Return the links of one message, cached: they do not depend on its size."""
-    cache = network.known_graph.setdefault("messages", {})
-    key = int(source[0]), int(target[0])
-    if key not in cache:
-        check_nodes(network, source, target)
-        ways_of_one = _divide_by_bandwidth_left(network, source, target)
-        if len(ways_of_one.link) * len(cache) > _MOST_CACHED_LINKS:
-            cache.clear()
-        cache[key] = ways_of_one
-    ways: Routes = cache[key]
-    return ways
 
 
 def _divide_by_bandwidth_left(network: Topology, source: Ints, target: Ints) -> Routes:
@@ -510,46 +502,35 @@ def part_on_slowed(network: Topology, loads: Floats, avoiding: Floats) -> float:
 
 
 def _routes(network: Topology, source: Ints, target: Ints, amount: Floats | None) -> Routes:
-    sent = np.ones(len(source)) if amount is None else amount
-    ways = _divided(network, (source, target), sent)
+    """Divide messages over flows, each with a hash of its own, or paths; and around slow cables."""
+    sent, flows = np.ones(len(source)) if amount is None else amount, network.routing.flows
+    if flows > 1:
+        by_flow = [found_paths(network, source, target, flow=flow) for flow in range(flows)]
+        message = np.concatenate([paths.message for paths in by_flow])
+        link = np.concatenate([paths.link for paths in by_flow])
+        share = np.concatenate([paths.share for paths in by_flow]) / flows
+        ways = rows_of_links(len(source), message, link, share)
+    else:
+        paths, evenly, least = found_paths(network, source, target), 1.0, 1.0
+        if is_uneven(network):
+            uneven = found_paths(network, source, target, by_capacity=True)
+            evenly = part_alike(network, *(_loads(way, sent, network) for way in (paths, uneven)))
+            paths = mixed(paths, uneven, evenly)
+        if network.routing.detours:
+            least = part_without_detours(network, paths, sent)
+        straight = evenly == least == 1.0
+        ways = Routes(*paths[:3]) if straight else with_detours(network, paths, least)
     for avoiding in without_slowed(network):
-        ways = _divide_avoiding(network, avoiding, (source, target), sent, ways)
+        try:
+            around = _routes(avoiding.network, source, target, sent)
+        except TopologyError:  # there is no other path
+            continue
+        whole = around._replace(link=avoiding.link[around.link].astype(np.int32))
+        part = part_on_slowed(network, *(way.loads(sent, len(network)) for way in (ways, whole)))
+        ways = avoided(avoiding, ways, around, part)
     for column in ways:
         column.flags.writeable = False
     return ways
-
-
-def _divided(network: Topology, ends: tuple[Ints, Ints], sent: Floats) -> Routes:
-    """Divide messages over flows, each routed by its own hash, or over paths."""
-    flows, part = network.routing.flows, 1.0
-    if flows > 1:
-        ways = [found_paths(network, *ends, flow=flow) for flow in range(flows)]
-        message = np.concatenate([message_of(paths) for paths in ways])
-        link = np.concatenate([paths.link for paths in ways])
-        share = np.concatenate([paths.share for paths in ways]) / flows
-        return rows_of_links(len(ends[0]), message, link, share)
-    paths = found_paths(network, *ends)
-    evenly = 1.0
-    if is_uneven(network):
-        uneven = found_paths(network, *ends, by_capacity=True)
-        evenly = part_alike(network, *(_loads(way, sent, network) for way in (paths, uneven)))
-        paths = mixed(paths, uneven, evenly)
-    if network.routing.detours:
-        part = part_without_detours(network, paths, sent)
-    return Routes(*paths[:3]) if evenly == part == 1.0 else with_detours(network, paths, part)
-
-
-def _divide_avoiding(
-    network: Topology, avoiding: Avoiding, ends: tuple[Ints, Ints], sent: Floats, ways: Routes
-) -> Routes:
-    """Divide messages between these paths and paths that avoid slow cables."""
-    try:
-        around = _routes(avoiding.network, *ends, sent)
-    except TopologyError:
-        return ways  # there is no other path
-    whole = around._replace(link=avoiding.link[around.link].astype(np.int32))
-    part = part_on_slowed(network, *(way.loads(sent, len(network)) for way in (ways, whole)))
-    return avoided(avoiding, ways, around, part)
 
 
 def avoided(avoiding: Avoiding, ways: Routes, around: Routes, part: float) -> Routes:

@@ -242,15 +242,6 @@ _STEP_OF_DETOURS, _LONG = 35e-9, 10.0
 """Processor time for each pair of hubs and group that detours may pass (s); what is announced."""
 
 
-def _foresee(steps: int) -> None:
-    """Announce detours between groups that take long to sum."""
-    if (seconds := steps * _STEP_OF_DETOURS) > _LONG:
-        what = (
-            f"summing the detours of all pairs of routers takes about {seconds:.2g} s of processor"
-        )
-        FORESEEN.get()(f"{what} time: less on fewer ranks, or with the routing minimal")
-
-
 def _with_detours(
     survey: Survey, gathered: Gathered, around: Mask, direct: tuple[Floats, Floats]
 ) -> tuple[float, Floats, Floats]:
@@ -272,7 +263,10 @@ def _with_detours(
         least = part_of_loads(network, load, detoured)
         longer = least * took + (1 - least) * 2 * took.sum() / nodes
         return least, least * load + (1 - least) * detoured, longer
-    _foresee(len(took) * (int(survey.detours.group.max()) + 1))
+    seconds = len(took) * (int(survey.detours.group.max()) + 1) * _STEP_OF_DETOURS
+    if seconds > _LONG:
+        what = f"summing the detours of all pairs of routers takes about {seconds:.2g} s of"
+        FORESEEN.get()(f"{what} processor time: less on fewer ranks, or with the routing minimal")
     detours = survey.detours.loads(first[some], last[some], gathered.amount[some])
     detoured = gathered.load + gathered.of_all(detours, len(survey.hub))
     least = part_of_loads(network, load, detoured)
@@ -503,22 +497,14 @@ def _totals_of_divided(network: Topology, traffic: Traffic) -> Totals | None:
         detoured = _has_detours(survey, gathered)
         if detoured is None:
             return None
-        around = _latency_of_equal_detours(network, gathered, load)
+        if _is_one_group_of_equals(network, gathered):
+            # Each half of the detours over all N equal nodes has the mean latency of all messages,
+            # those of a node to itself included: N^2 of them put ``load`` on the links.
+            once = np.bincount(network.resource, network.latency * load, len(network.resources))
+            around = np.asarray(2 * once / len(network.nodes) ** 2, dtype=np.float64)
         least, load, took = _with_detours(survey, gathered, detoured, (load, took))
     ends = traffic.ends(_slowest(gathered, took))
     return _totals(network, load, ends, Parts(part, least), around=around)
-
-
-def _latency_of_equal_detours(network: Topology, gathered: Gathered, load: Floats) -> Floats | None:
-    """Return the mean latency of detours by resource (s), if all pairs of nodes have the same.
-
-    Each half of the detours over all N equal nodes has the mean latency of all messages, those of a
-    node to itself included: N^2 of them put ``load`` on the links.
-    """
-    if not _is_one_group_of_equals(network, gathered):
-        return None
-    sums_of = np.bincount(network.resource, network.latency * load, len(network.resources))
-    return np.asarray(2 * sums_of / len(network.nodes) ** 2, dtype=np.float64)
 
 
 def _totals(

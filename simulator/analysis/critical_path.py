@@ -132,39 +132,39 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     # A rank may have begun a step that repeats before the step before had ended on all: that time
     # is the other step's.
     first, last = np.maximum(0.0, times[:, :-1]), times[:, 1:]
-    use = np.empty(first.shape, dtype=np.uint8)
-    use[:, 0] = _before_ops(timeline, arrived, before)
-    use[:, 1] = np.where(call >= 0, _CODE["absent ranks"], _own_uses(timeline, left))
-    use[:, 2], use[:, 3] = _CODE[_MOVING], _CODE["drain"]
+    use = _uses(workload, (before, arrived, left), call)
     op = np.stack([arrived, arrived, left, left], axis=1)
     lasts = last > first
     return CriticalPath(first[lasts], last[lasts], op[lasts], use[lasts])
 
 
-def _own_uses(timeline: Timeline, ops: Ints) -> NDArray[np.uint8]:
-    """Return what ops do themselves; a silent thread or a loader is not the host at work."""
-    workload = timeline.workload
-    uses = np.full(len(ops), _CODE["drain"], dtype=np.uint8)
-    for what, name in ((What.HOST, "host"), (What.COMPUTE, "compute"), (What.COPY, "copy")):
-        uses[workload.what[ops] == what] = _CODE[name]
-    for name in (DATA_LOADER, UNEXPLAINED_HOST):
-        uses[workload.is_host_named(name)[ops]] = _CODE[name]
-    return uses
+def _uses(workload: Workload, ops: tuple[Ints, Ints, Ints], call: Ints) -> NDArray[np.uint8]:
+    """Return the uses of the four segments of each op on the path, shape ``(ops, 4)``.
 
-
-def _before_ops(timeline: Timeline, ops: Ints, before: Ints) -> NDArray[np.uint8]:
-    """Return what the time is between ops and those that released them (-1: none)."""
-    workload = timeline.workload
+    ``ops`` are what released the member that started its call (-1: nothing), that member, and the
+    op itself; ``call`` is its call, -1 for none.
+    """
+    before, arrived, left = ops
+    use = np.empty((len(left), 4), dtype=np.uint8)
+    # Up to the start of the member.
     launched = (before >= 0) & (workload.what[before] == What.HOST)
-    uses = np.where(launched, np.uint8(_CODE["launch"]), np.uint8(_CODE["gap"]))
+    use[:, 0] = np.where(launched, _CODE["launch"], _CODE["gap"])
     if LAUNCH_DELAY in workload.names:
         delayed = workload.name[before] == workload.names.index(LAUNCH_DELAY)
-        uses[(before >= 0) & ~launched & delayed] = _CODE[LAUNCH_DELAY]
-    uses[before < 0] = _CODE["not ready"]
+        use[(before >= 0) & ~launched & delayed, 0] = _CODE[LAUNCH_DELAY]
+    use[before < 0, 0] = _CODE["not ready"]
     if DATA_LOADER in workload.names:  # it began before the step
-        loaded = workload.name[ops] == workload.names.index(DATA_LOADER)
-        uses[(before < 0) & loaded] = _CODE[DATA_LOADER]
-    return uses
+        loaded = workload.name[arrived] == workload.names.index(DATA_LOADER)
+        use[(before < 0) & loaded, 0] = _CODE[DATA_LOADER]
+    # What an op does itself; a silent thread or a loader is not the host at work.
+    use[:, 1] = _CODE["drain"]
+    for what, name in ((What.HOST, "host"), (What.COMPUTE, "compute"), (What.COPY, "copy")):
+        use[workload.what[left] == what, 1] = _CODE[name]
+    for name in (DATA_LOADER, UNEXPLAINED_HOST):
+        use[workload.is_host_named(name)[left], 1] = _CODE[name]
+    use[call >= 0, 1] = _CODE["absent ranks"]
+    use[:, 2], use[:, 3] = _CODE[_MOVING], _CODE["drain"]
+    return use
 
 
 def ended_with(workload: Workload, start: Floats, call_end: Floats) -> Ints:

@@ -114,7 +114,28 @@ class Straggler(Struct, frozen=True):
 
 def rank_times(run: RunTimes) -> list[RankTime]:
     """One row per rank, ascending."""
-    return [_rank_time(run, rank) for rank in run.workload.ranks]
+    workload, rows = run.workload, []
+    for rank in workload.ranks:
+        ops = workload.ops_of(rank)
+        what = workload.what[ops]
+        kernels = _spans(run, ops[what == What.COMPUTE])
+        copies = _spans(run, ops[what == What.COPY])
+        calls = ops[what >= What.COLLECTIVE]
+        begun, over = moves(run, calls)
+        moving = union(begun, over)
+        waiting = union(run.start[calls], np.maximum(run.start[calls], begun))
+        row = RankTime(
+            rank=rank,
+            start=float(run.start[ops].min()),
+            end=float(run.end[ops].max()),
+            compute=length(kernels),
+            communication=length(moving),
+            exposed_communication=uncovered(moving, kernels),
+            exposed_waiting=uncovered(waiting, kernels),
+            exposed_copy=uncovered(copies, united(kernels, moving)),
+        )
+        rows.append(row)
+    return rows
 
 
 def step_time(run: RunTimes) -> float:
@@ -392,28 +413,6 @@ def _device_ops(run: RunTimes) -> list[Longs]:
 def _share_of_step(run: RunTimes, seconds: list[float]) -> float:
     step = step_time(run)
     return min(1.0, float(np.mean(seconds)) / step) if seconds and step > 0 else 0.0
-
-
-def _rank_time(run: RunTimes, rank: int) -> RankTime:
-    workload = run.workload
-    ops = workload.ops_of(rank)
-    what = workload.what[ops]
-    kernels = _spans(run, ops[what == What.COMPUTE])
-    copies = _spans(run, ops[what == What.COPY])
-    calls = ops[what >= What.COLLECTIVE]
-    begun, over = moves(run, calls)
-    moving = union(begun, over)
-    waiting = union(run.start[calls], np.maximum(run.start[calls], begun))
-    return RankTime(
-        rank=rank,
-        start=float(run.start[ops].min()),
-        end=float(run.end[ops].max()),
-        compute=length(kernels),
-        communication=length(moving),
-        exposed_communication=uncovered(moving, kernels),
-        exposed_waiting=uncovered(waiting, kernels),
-        exposed_copy=uncovered(copies, united(kernels, moving)),
-    )
 
 
 def moves(run: RunTimes, ops: Longs) -> tuple[Floats, Floats]:

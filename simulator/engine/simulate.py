@@ -115,8 +115,21 @@ class _Prepared(Struct, eq=False):
     loop: "Loop"
 
     def renew(self, simulation: Simulation) -> bool:
-        """Reset the loop to other numbers; return False if it does not fit them."""
-        if not _same_calls(self.workload, simulation.workload):
+        """Reset the loop to other numbers; return False if it has other calls, or cannot be."""
+        columns = ("kind", "group", "size", "dtype", "transfer", "spread", "shares")
+        first, second = self.workload, simulation.workload
+        same_groups = first.groups is second.groups or (
+            first.groups == second.groups
+            and all(
+                equal_in(["stand_in"], *pair)
+                for pair in zip(first.groups, second.groups, strict=True)
+            )
+        )
+        if not (
+            same_groups
+            and (first.calls is second.calls or equal_in(columns, first.calls, second.calls))
+            and (first.call is second.call or np.array_equal(first.members, second.members))
+        ):
             return False
         again = self.works.again(simulation.costs)
         if again is None:
@@ -153,20 +166,3 @@ class Replays:
         if replay is not None:
             replay.loop.answer(simulation)
         return simulation.timeline("flow")
-
-
-def _same_calls(first: Workload, second: Workload) -> bool:
-    """Whether two steps have the same calls of the same groups, with as many members."""
-    columns = ("kind", "group", "size", "dtype", "transfer", "spread", "shares")
-    calls, groups = (first.calls, second.calls), (first.groups, second.groups)
-    return (
-        (calls[0] is calls[1] or equal_in(columns, *calls))
-        and (first.call is second.call or np.array_equal(first.members, second.members))
-        and (
-            groups[0] is groups[1]
-            or (
-                groups[0] == groups[1]
-                and all(equal_in(["stand_in"], *pair) for pair in zip(*groups, strict=True))
-            )
-        )
-    )

@@ -12,7 +12,6 @@ sharing: up to the first overlap nothing is shared, and there is none (:func:`cl
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -100,9 +99,7 @@ class LocalTimes:
 
     ops: OpTimes
     calls: Rendezvous
-    columns: "Columns" = field(repr=False)
-    _begin: Callable[[int], int] = field(repr=False)
-    _end: Callable[[int], int] = field(repr=False)
+    columns: Columns = field(repr=False)
 
     @staticmethod
     def of(
@@ -131,21 +128,18 @@ class LocalTimes:
             end=np.full(count, np.nan) if call_end is None else call_end.copy(),
         )
         edges = workload.edges
-        queue = np.empty(len(workload) + len(calls.member), dtype=np.int32)
         columns = Columns(
-            queue,
+            np.empty(len(workload) + len(calls.member), dtype=np.int32),
             Successors(edges.offset, edges.target, edges.lag),
             OpColumns(workload.call, workload.duration, workload.unawaited),
             ops,
             calls,
         )
-        return LocalTimes(
-            ops, calls, columns, partial(release, *columns), partial(end_call, *columns)
-        )
+        return LocalTimes(ops, calls, columns)
 
     def begin(self) -> list[int]:
         """Release the ops without predecessors; return the calls that can start."""
-        return self._first(self._begin(self.queue_roots()))
+        return self._first(release(*self.columns, self.queue_roots()))
 
     def queue_roots(self) -> int:
         """Queue the ops without predecessors; return their number."""
@@ -156,7 +150,7 @@ class LocalTimes:
     def finish(self, call: int, time: float) -> list[int]:
         """End a call at a time (s); return the calls that can start."""
         self.calls.end[call] = time
-        return self._first(self._end(call))
+        return self._first(end_call(*self.columns, call))
 
     def _first(self, count: int) -> list[int]:
         calls: list[int] = self.columns.queue[:count].tolist()

@@ -185,8 +185,15 @@ def check_type(what: str, wanted: Any, value: object) -> None:
         words = " or ".join(kind.__name__ for kind in kinds)
         raise SettingsError(f"{what} {shown(value)} is not {words}")
     for part, kind in zip(parts, kinds, strict=True):
-        for inside, item in _items(part, kind, value):
-            check_type(what, inside, item)
+        inner = get_args(part)
+        if kind is Mapping and isinstance(value, Mapping):
+            for row in value.items():
+                for inside, item in zip(inner, row, strict=True):
+                    check_type(what, inside, item)
+        elif kind in (Sequence, Iterable, tuple) and isinstance(value, list | tuple):
+            # A generator is read only once, by who asked for it.
+            for item in value if len({*inner} - {...}) == 1 else ():
+                check_type(what, inner[0], item)
 
 
 def _alternatives(wanted: Any) -> Iterable[Any]:
@@ -197,18 +204,6 @@ def _alternatives(wanted: Any) -> Iterable[Any]:
             yield from _alternatives(part)
     else:
         yield wanted
-
-
-def _items(part: Any, kind: type, value: Any) -> Iterable[tuple[Any, object]]:
-    """Yield what an annotation says of each item, and the item; a generator is read only once."""
-    inner = get_args(part)
-    if kind is Mapping and isinstance(value, Mapping):
-        for row in value.items():
-            yield from zip(inner, row, strict=True)
-    elif kind not in (Sequence, Iterable, tuple) or not isinstance(value, list | tuple):
-        return
-    elif len({*inner} - {...}) == 1:
-        yield from ((inner[0], item) for item in value)
 
 
 def check_types(record: Any) -> None:

@@ -375,33 +375,12 @@ def _ints(length: int) -> Longs:
 
 def _write(state: State, block: _Block) -> None:
     """Write the records of a call into its place: all that is constant while it is under way."""
-    _write_flows(state, block)
     _write_numbers(state, block)
     program, call = block.program, block.call
-    flow, _, rank, run, row, entry = block.at
-    _, _, ranks, runs, rows, entries = _sizes(program)
-    span = slice(rank, rank + ranks)
-    state.ranks["call"][span] = call
-    state.ranks["local"][span] = np.arange(ranks)
-    state.calls["first_rank"][call], state.calls["last_rank"][call] = rank, rank + ranks
-    state.calls["first_run"][call], state.calls["last_run"][call] = run, run + runs
-    flows = len(program.source)
-    state.calls["first_flow"][call], state.calls["last_flow"][call] = flow, flow + flows
-    span = slice(run, run + runs)
-    state.runs["row"][span] = program.row + row
-    state.runs["repeats"][span] = program.repeats
-    span = slice(row, row + rows)
-    state.rows["first"][span] = program.row_offset[:-1] + entry
-    state.rows["last"][span] = program.row_offset[1:] + entry
-    state.entries[entry : entry + entries] = program.row_flow + flow
-
-
-def _write_flows(state: State, block: _Block) -> None:
-    program = block.program
-    flow, use, rank = block.at[:3]
-    flows, uses = len(program.source), len(program.link)
+    flow, use, rank, run, row, entry = block.at
+    flows, uses, ranks, runs, rows, entries = _sizes(program)
     span = slice(flow, flow + flows)
-    state.flows["call"][span] = block.call
+    state.flows["call"][span] = call
     state.flows["source"][span] = program.source + rank
     state.flows["target"][span] = program.target + rank
     state.flows["first"][span] = program.offset[:-1] + use
@@ -410,6 +389,19 @@ def _write_flows(state: State, block: _Block) -> None:
     span = slice(use, use + uses)
     state.uses["flow"][span] = np.repeat(np.arange(flow, flow + flows), np.diff(program.offset))
     state.uses["link"][span] = program.link
+    span = slice(rank, rank + ranks)
+    state.ranks["call"][span] = call
+    state.ranks["local"][span] = np.arange(ranks)
+    state.calls["first_rank"][call], state.calls["last_rank"][call] = rank, rank + ranks
+    state.calls["first_run"][call], state.calls["last_run"][call] = run, run + runs
+    state.calls["first_flow"][call], state.calls["last_flow"][call] = flow, flow + flows
+    span = slice(run, run + runs)
+    state.runs["row"][span] = program.row + row
+    state.runs["repeats"][span] = program.repeats
+    span = slice(row, row + rows)
+    state.rows["first"][span] = program.row_offset[:-1] + entry
+    state.rows["last"][span] = program.row_offset[1:] + entry
+    state.entries[entry : entry + entries] = program.row_flow + flow
 
 
 def _write_numbers(state: State, block: _Block) -> None:

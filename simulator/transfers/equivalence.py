@@ -151,7 +151,10 @@ def _one_of_each(
         np.bincount(pair_of_use.ravel(), each[on_first], len(pair)).astype(np.float64)
         for each in (program.weight, ways.share)
     )
-    row_offset, row_flow = _rows(program, flow_class, ranks)
+    # In each run, the flow classes of each rank class.
+    row = (np.arange(len(program.row))[:, None] * program.ranks + ranks).ravel()
+    ends = zip(program.row_offset[row].tolist(), program.row_offset[row + 1].tolist(), strict=True)
+    entries = [np.unique(flow_class[program.row_flow[first:last]]) for first, last in ends]
     kept = Program(
         ranks=len(ranks),
         source=rank_class[program.source[flows]],
@@ -165,21 +168,9 @@ def _one_of_each(
         row=np.arange(len(program.row), dtype=np.int64) * len(ranks),
         repeats=program.repeats,
         stride=program.stride,
-        row_offset=row_offset,
-        row_flow=row_flow,
+        row_offset=offsets(map(len, entries)),
+        row_flow=np.concatenate([np.empty(0, dtype=np.int64), *entries]),
         transfers=0,
         ways=ways.of(flows, share, compared=True),
     )
     return strided(kept)
-
-
-def _rows(program: Program, flow_class: Longs, ranks: Longs) -> tuple[Longs, Longs]:
-    """Rows of the reduced program: in each run, the flow classes of each rank class."""
-    row = (np.arange(len(program.row))[:, None] * program.ranks + ranks).ravel()
-    entries = [
-        np.unique(flow_class[program.row_flow[first:last]])
-        for first, last in zip(
-            program.row_offset[row].tolist(), program.row_offset[row + 1].tolist(), strict=True
-        )
-    ]
-    return offsets(map(len, entries)), np.concatenate([np.empty(0, dtype=np.int64), *entries])

@@ -78,7 +78,12 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
     of_step = np.repeat(np.arange(len(steps)), widths)
     row = np.concatenate([of_step * ranks + source, of_step * ranks + target])
     flow = np.tile(np.arange(len(source)), 2)
-    routes = _joined([_ways(step, plan, positions, (size, network)) for step in steps])
+    by_step = [_ways(step, plan, positions, (size, network)) for step in steps]
+    routes = Routes(
+        offsets(np.concatenate([np.diff(ways.offset) for ways in by_step])),
+        np.concatenate([ways.link for ways in by_step]),
+        np.concatenate([ways.share for ways in by_step]),
+    )
     finite = np.isfinite(network.bandwidth[routes.link])
     hops = np.bincount(routes.message[finite], minlength=len(source))
     units = np.concatenate([plan.schedule.units(step) for step in steps])
@@ -169,15 +174,6 @@ def _bytes(units: Floats, plan: Plan, size: float) -> Floats:
     """Bytes on the wire of so many chunks of a message (B)."""
     amount: Floats = units * (size / plan.schedule.parts / plan.efficiency)
     return amount
-
-
-def _joined(parts: Sequence[Routes]) -> Routes:
-    """Concatenate routes."""
-    return Routes(
-        offsets(np.concatenate([np.diff(part.offset) for part in parts])),
-        np.concatenate([part.link for part in parts]),
-        np.concatenate([part.share for part in parts]),
-    )
 
 
 class Transfers(NamedTuple):

@@ -299,7 +299,12 @@ class Session:
                 sliders.append(row)
             if prepared.design is not None:
                 watch("utilities")
-                sliders = _doubled(prepared.design, timeline, number, sliders)
+                doubled = [number | better(row.resource) for row in sliders if not row.note]
+                now, *then = prepared.design.steps([number, *doubled]).tolist()
+                steps = (timeline.makespan * (step / now) if now else step for step in then)
+                sliders = [
+                    row if row.note else _with_step(row, timeline, next(steps)) for row in sliders
+                ]
             watch("critical path")
             return _simulated(scenario, timeline, sliders, (*prepared.changes, *changes))
 
@@ -387,16 +392,6 @@ def _with_step(bare_slider: Slider, timeline: Timeline, step: float) -> Slider:
     """Add the step with twice of a slider's resource (s), and what that saves of the timeline."""
     gain = utility_pct(timeline.makespan, step)
     return replace(bare_slider, step_s=step, step=say_time(step), utility_pct=gain)
-
-
-def _doubled(
-    design: DesignPoints, timeline: Timeline, number: Change, sliders: list[Slider]
-) -> list[Slider]:
-    """Return the utilities of twice each resource, evaluated together."""
-    changes = [number | better(row.resource) for row in sliders if not row.note]
-    now, *then = design.steps([number, *changes]).tolist()
-    steps = (timeline.makespan * (step / now) if now else step for step in then)
-    return [row if row.note else _with_step(row, timeline, next(steps)) for row in sliders]
 
 
 def _simulated(

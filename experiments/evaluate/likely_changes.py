@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.evaluate.design_points import DesignPoints
-from experiments.scenario.change import changed, cluster_values, is_of_links
+from experiments.scenario.change import changed, is_of_links
 from experiments.scenario.language import parse_change
+from experiments.scenario.resources import every_resource
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.difference import CALLS, OPS, call_names, classes
@@ -371,7 +372,7 @@ def _different_values(base: Scenario, others: Cluster) -> list[Likely]:
     values_a, values_b = resource_values(base.cluster), resource_values(others)
     return [
         Likely(f"{name} {factor(values_b[name] / values_a[name])}")
-        for name in cluster_values(base.cluster)
+        for name in every_resource(base.cluster)
         if name in values_a
         and name in values_b
         and values_a[name] != values_b[name]

@@ -113,14 +113,6 @@ def unit_of_value(name: str) -> str:
     return CLUSTER_RESOURCES.get(plain) or _OF_LINKS[plain.rpartition(".")[2]]
 
 
-def cluster_values(cluster: Cluster) -> tuple[str, ...]:
-    """Return the names of all values that can be asked about, whether the cluster has them or not.
-
-    Those that every cluster may have come first, then those of the resources that its graph names.
-    """
-    return tuple(dict.fromkeys((*CLUSTER_RESOURCES, *resource_values(cluster))))
-
-
 _SAID = {What.COMPUTE: "kernel", What.COPY: "copy", What.HOST: "host op"}
 
 

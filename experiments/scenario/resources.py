@@ -15,7 +15,6 @@ from experiments.scenario.change import (
     CLUSTER_RESOURCES,
     MEMORY_BANDWIDTH,
     Change,
-    cluster_values,
     is_of_links,
     times_as_good,
     unit_of_value,
@@ -97,8 +96,11 @@ def check_resource(name: str) -> str:
 
 
 def every_resource(cluster: Cluster) -> tuple[str, ...]:
-    """Return all resources that can be asked about on a cluster; of a graph, those of its links."""
-    return (*cluster_values(cluster), *RANKS)
+    """Return all resources that can be asked about on a cluster, whether it has them or not.
+
+    Those that every cluster may have come first, then those that its graph names, then the ranks'.
+    """
+    return tuple(dict.fromkeys((*CLUSTER_RESOURCES, *resource_values(cluster), *RANKS)))
 
 
 def check_resources(names: Iterable[str], cluster: Cluster) -> None:

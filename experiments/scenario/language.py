@@ -359,8 +359,15 @@ def _faulty(words: Sequence[Word]) -> Faulty:
         raise WhatIfError(f"say which {words[0].text} and what happens to it; {_WRITE}")
     *named, effect = words
     factor, value, tier = None, "bandwidth", None
+    if effect.is_one_of("drop"):
+        raise WhatIfError(f"a part of the network is {_DOWN!r}, it cannot be dropped")
     if not effect.is_one_of(_DOWN):
-        factor = _factor_of_part(effect)
+        if not effect.quoted and not re.match(r"x[\d.]", effect.text):
+            text = f"{effect.text!r} is neither {_DOWN!r} nor a factor such as x0.5"
+            raise WhatIfError(f"{text}; {_WRITE}")
+        if effect.text in ("x0", "x0.0"):
+            raise WhatIfError(f"for a part without bandwidth write {_DOWN!r}")
+        factor = factor_of(effect)
         last = named[-1]
         of_tier, _, number = last.text.rpartition(".")
         if len(named) > 1 and not last.quoted and number in _VALUES:
@@ -370,17 +377,6 @@ def _faulty(words: Sequence[Word]) -> Faulty:
     if seed is not None and not isinstance(part, Drawn):
         raise WhatIfError("a seed needs a random draw, such as '1% of links down seed 3'")
     return Faulty(Fault(part, factor, "latency" if value == "latency" else "bandwidth", tier))
-
-
-def _factor_of_part(word: Word) -> float:
-    """Parse what happens to a part that is not down: a factor."""
-    if word.is_one_of("drop"):
-        raise WhatIfError(f"a part of the network is {_DOWN!r}, it cannot be dropped")
-    if not word.quoted and not re.match(r"x[\d.]", word.text):
-        raise WhatIfError(f"{word.text!r} is neither {_DOWN!r} nor a factor such as x0.5; {_WRITE}")
-    if word.text in ("x0", "x0.0"):
-        raise WhatIfError(f"for a part without bandwidth write {_DOWN!r}")
-    return factor_of(word)
 
 
 def _is_share(word: Word) -> bool:

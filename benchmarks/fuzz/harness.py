@@ -38,6 +38,8 @@ WALL_S = float(os.environ.get("FUZZ_WALL_S") or 20 * CPU_S)
 _STUCK_S = 15.0
 """After so long asleep a process waits for what never comes. A lock that another thread held when
 it was forked is no fault of the case, which is tried once more."""
+_LOOK_S = 1.0
+"""How often it is looked at whether a process that says nothing is stuck."""
 MEMORY = 2_000_000_000
 """Bytes resident, for files under 1 MB."""
 _MEMORY_OF_JOB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
@@ -167,7 +169,7 @@ def run_all(
                 children.append(_Child(case_of, left, until))
             if not children:
                 return
-            ready, _, _ = select.select(children, [], [], 1.0)
+            ready, _, _ = select.select(children, [], [], _LOOK_S)
             for child in children:
                 if child in ready:
                     yield from child.heard()

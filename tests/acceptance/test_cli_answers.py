@@ -286,10 +286,10 @@ _NO_HOME, _LOST, _FILE = {}, {"HOME": "/nonexistent"}, {"HOME": "/etc/passwd"}
     [
         (_NO_HOME, None),
         (_LOST, "by others"),
-        (_FILE, "by a file"),
         *(
             pytest.param(home, taken, marks=_SLOW)
             for home, taken in (
+                (_FILE, "by a file"),
                 (_NO_HOME, "by others"),
                 (_NO_HOME, "by a file"),
                 (_LOST, None),

@@ -378,6 +378,7 @@ def test_names_of_a_file_are_no_numbers():
 def test_a_process_that_sleeps_for_ever_is_tried_once_more(tmp_path, monkeypatch):
     """A lock that was held when it was forked is no fault of a case; a pipe without an end is."""
     monkeypatch.setattr(harness, "_STUCK_S", 0.3)
+    monkeypatch.setattr(harness, "_LOOK_S", 0.1)
 
     def case_of(number):
         mark = tmp_path / str(number)

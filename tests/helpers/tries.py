@@ -19,3 +19,13 @@ def tries(thorough, *, least=20):
         return settings(max_examples=thorough)
     cases = max(least, thorough // 3)
     return settings(max_examples=cases if _PROFILE == "all" else (cases + 1) // 2)
+
+
+def few(cases):
+    """Settings of a law each case of which is dear: so many, twice that by ``test-all``.
+
+    With ``make exhaustive`` they are as many as of a law that does not say how many.
+    """
+    if THOROUGH:
+        return settings()
+    return settings(max_examples=2 * cases if _PROFILE == "all" else cases)

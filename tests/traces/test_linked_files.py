@@ -26,12 +26,18 @@ def copied(folder, into, names=lambda name: True):
     return into
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_job_read_file_by_file_is_the_job_to_the_last_bit(workers):
-    files = LinkedFiles(JOB, Options(), workers)
+@pytest.fixture(scope="module")
+def whole():
+    """Steps of the job whose files were read together."""
     job = read_job(JOB)
-    for step in ("median", "1", "all"):
-        assert stored(files.link(step)) == stored(link_job(JOB, job, step))
+    return {step: stored(link_job(JOB, job, step)) for step in ("median", "1", "all")}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_read_file_by_file_is_the_job_to_the_last_bit(workers, whole):
+    files = LinkedFiles(JOB, Options(), workers)
+    for step, content in whole.items():
+        assert stored(files.link(step)) == content
 
 
 def test_a_large_directory_is_read_apart_by_the_door_and_execution_traces_still_count(tmp_path):

@@ -73,10 +73,11 @@ def test_a_larger_message_never_takes_less(kind, in_network, shape):
     fabrics = [("", "hopper")]
     if in_network and shape in [(8, 2), (8, 4)]:
         fabrics += [("efa", "hopper"), ("efa", "blackwell"), ("tcpxo", "hopper")]
+    sizes = SIZES[::13] if kind == "barrier" else SIZES  # which moves no bytes
     for fabric, generation in fabrics:
         network = switches(*shape)
         there = machine(*shape, in_network=in_network, fabric=fabric, generation=generation)
-        times = [seconds(kind, size, network, there) for size in SIZES]
+        times = [seconds(kind, size, network, there) for size in sizes]
         assert np.all(np.diff(times) >= -1e-15 * np.array(times[1:]))
 
 
@@ -343,7 +344,7 @@ def test_two_domains_take_no_less_than_one(local, generation):
         there = replace(machine(local, nodes, in_network=True), generation=generation)
         return seconds("all_reduce", size, switches(local, nodes, wire=694e9), there)
 
-    assert all(took(1, size) <= took(2, size) for size in SIZES)
+    assert all(took(1, size) <= took(2, size) for size in SIZES[:: 5 if local > 8 else 1])
 
 
 def test_four_ranks_of_a_switch_that_adds_stay_with_rings():

@@ -42,7 +42,7 @@ def trace_of(timeline: Timeline, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.15, 0.4])
+@pytest.mark.parametrize("slope", [0.0, pytest.param(0.15, marks=pytest.mark.slow), 0.4])
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_slope_lies_within_the_bounds_that_a_trace_gives(slope: float, seed: int) -> None:
     program = replace(DEEP, seed=seed, layers=60)

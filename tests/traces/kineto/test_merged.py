@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.kineto_events import read_rank
 from helpers.places import SHARED
 from simulator.support.errors import TraceError
 from traces.core.events import RankTrace
@@ -36,8 +35,10 @@ def merge(files: Mapping[str, Path], target: Path) -> Path:
     return target
 
 
-def ranks_of(folder: Path) -> dict[int, Path]:
-    return {trace.rank: trace.file for trace in read_job(folder).ranks}
+@pytest.fixture(scope="module")
+def sample() -> dict[int, RankTrace]:
+    """Read the sample once: its ranks, and the files they are from."""
+    return {trace.rank: trace for trace in read_job(SAMPLE).ranks}
 
 
 def same_content(merged: RankTrace, own: RankTrace) -> bool:
@@ -66,13 +67,15 @@ def write(folder: Path, labels: Mapping[str, int], **info: object) -> Path:
     return path
 
 
-def test_a_merged_file_says_what_the_files_of_the_ranks_say(tmp_path: Path) -> None:
-    files = ranks_of(SAMPLE)
+def test_a_merged_file_says_what_the_files_of_the_ranks_say(
+    tmp_path: Path, sample: dict[int, RankTrace]
+) -> None:
+    files = {rank: trace.file for rank, trace in sample.items()}
     labels = {f"TP{rank:02d}-EP{rank:02d}": file for rank, file in files.items()}
     job = read_job(merge(labels, tmp_path / "merged.trace.json"))
     assert job.job_ranks == 8
     for merged in job.ranks:
-        assert same_content(merged, read_rank(files[merged.rank]))
+        assert same_content(merged, sample[merged.rank])
     assert load(tmp_path / "merged.trace.json").measured_step == load(SAMPLE).measured_step
 
 
@@ -96,8 +99,8 @@ def test_a_replica_of_which_half_was_recorded_has_the_ranks_of_its_world(tmp_pat
         read_job(write(tmp_path, labels, world_size=4))
 
 
-def test_groups_of_a_replica_are_of_its_ranks(tmp_path: Path) -> None:
-    files = ranks_of(SAMPLE)
+def test_groups_of_a_replica_are_of_its_ranks(tmp_path: Path, sample: dict[int, RankTrace]) -> None:
+    files = {rank: trace.file for rank, trace in sample.items()}
     labels = {
         f"TP{rank:02d}-DP{replica:02d}": file
         for replica in range(2)
@@ -106,7 +109,7 @@ def test_groups_of_a_replica_are_of_its_ranks(tmp_path: Path) -> None:
     job = read_job(merge(labels, tmp_path / "merged.json"))
     assert job.job_ranks == 16
     for merged in job.ranks[8:]:
-        own = read_rank(files[merged.rank - 8])
+        own = sample[merged.rank - 8]
         shifted = [
             record.group_ranks and tuple(rank + 8 for rank in record.group_ranks)
             for record in own.comms
@@ -115,18 +118,22 @@ def test_groups_of_a_replica_are_of_its_ranks(tmp_path: Path) -> None:
         assert any(shifted)
 
 
-def test_a_merged_file_beside_those_of_its_ranks_is_skipped(tmp_path: Path) -> None:
-    for rank, file in ranks_of(SAMPLE).items():
-        (tmp_path / f"rank{rank}.json").write_bytes(file.read_bytes())
-    labels = {f"TP{rank:02d}": file for rank, file in ranks_of(SAMPLE).items()}
+def test_a_merged_file_beside_those_of_its_ranks_is_skipped(
+    tmp_path: Path, sample: dict[int, RankTrace]
+) -> None:
+    for rank, trace in sample.items():
+        (tmp_path / f"rank{rank}.json").write_bytes(trace.file.read_bytes())
+    labels = {f"TP{rank:02d}": trace.file for rank, trace in sample.items()}
     merge(labels, tmp_path / "merged.trace.json")
     job = read_job(tmp_path)
     assert [trace.rank for trace in job.ranks] == list(range(8))
     assert [skip.file.name for skip in job.skipped] == ["merged.trace.json"]
 
 
-def test_operators_of_ranks_whose_ids_are_the_same_are_kept_apart(tmp_path: Path) -> None:
-    files = ranks_of(SAMPLE)
+def test_operators_of_ranks_whose_ids_are_the_same_are_kept_apart(
+    tmp_path: Path, sample: dict[int, RankTrace]
+) -> None:
+    files = {rank: trace.file for rank, trace in sample.items()}
     merged = merge({f"TP{r}": files[r] for r in (0, 1)}, tmp_path / "merged.json")
     own = [operator for r in (0, 1) for operator in recorded_operators(files[r])]
     assert recorded_operators(merged) == own

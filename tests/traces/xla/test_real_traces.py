@@ -35,7 +35,7 @@ def calls(found: Loaded, rank: int) -> list[tuple[str, float, tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("mode", ["trace", "model"])
-@pytest.mark.parametrize("step", ["median", "1", "50", "100"])
+@pytest.mark.parametrize("step", ["median", "1", pytest.param("50", marks=pytest.mark.slow), "100"])
 def test_the_tpus_replay_as_measured(step: str, mode: str) -> None:
     found = load_xplane(TPU, step)
     assert abs(error(found, "tpu-v6e", mode)) < 0.001

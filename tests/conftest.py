@@ -16,6 +16,7 @@ from hypothesis.internal.conjecture import providers
 
 from helpers import costs, examples, workers
 from helpers.engine_checks import steps_are_checked_once as steps_are_checked_once
+from helpers.packing import packed_in_a_hurry as packed_in_a_hurry
 from helpers.predictions import predicted_once as predicted_once
 from helpers.readings import traces_are_read_once as traces_are_read_once
 from helpers.sites import sites_are_found_out_once as sites_are_found_out_once

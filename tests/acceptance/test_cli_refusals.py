@@ -389,7 +389,7 @@ def test_paths_that_cannot_be_looked_at_are_refused_by_who_reads_or_writes_them(
 def test_what_was_drawn_beside_a_trace_is_drawn_again(tmp_path):
     _inputs(tmp_path)
     jobs = tmp_path / "jobs"
-    for file in (jobs / "x.png", jobs / "x.svg", jobs / "x.pdf"):
+    for file in (jobs / "x.png", jobs / "x.svg"):
         words = ("sweep", jobs, *CLUSTER, "--resource", "host", "--factors", "1,2", "--figure")
         for _ in range(2):
             assert invoke(*words, file).exit_code == 0
@@ -516,7 +516,7 @@ def _wait_until_asleep(process, patience=20.0):
         before, spent = spent, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("output", ["table", "json", "csv"])
+@pytest.mark.parametrize("output", ["table", pytest.param("json", marks=pytest.mark.slow), "csv"])
 def test_a_closed_pipe_is_no_error(output):
     reading, writing = os.pipe()
     os.close(reading)

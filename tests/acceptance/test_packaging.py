@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -24,9 +25,12 @@ SHIPPED = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 PACKAGES = SHIPPED
 
 
+packages_distributions = cache(metadata.packages_distributions)
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_other_distribution_brings_a_package_of_that_name(package: str) -> None:
-    owners = set(metadata.packages_distributions().get(package, []))
+    owners = set(packages_distributions().get(package, []))
     culprits = sorted(owners - {PROJECT["name"]})
     assert not culprits, f"{package} also comes from {culprits}: pip uninstall {' '.join(culprits)}"
 

@@ -1,6 +1,7 @@
 """The slow-down that is put into a trace is read off it, and makes what-ifs right."""
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
 from helpers.bounds import most_utility
 from helpers.places import SAMPLES
-from helpers.programs import skew_clocks, with_noise
+from helpers.programs import Program, skew_clocks, with_noise
 from helpers.slowed_programs import CLUSTER, DEEP, as_recorded, slowed
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
@@ -36,6 +37,12 @@ DEEPER = replace(DEEP, layers=60)
 APART = parse_change("overlap none")
 
 
+@lru_cache(maxsize=8)
+def run_of(slope: float, program: Program) -> Timeline:
+    """Simulate a program once for all tests that look at its step."""
+    return slowed(slope, program).run()
+
+
 def trace_of(timeline: Timeline, folder: Path) -> Path:
     write_kineto([timeline], folder)
     skew_clocks(folder, 3)
@@ -46,7 +53,7 @@ def trace_of(timeline: Timeline, folder: Path) -> Path:
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_slope_lies_within_the_bounds_that_a_trace_gives(slope: float, seed: int) -> None:
     program = replace(DEEP, seed=seed, layers=60)
-    found = measured([as_recorded(slowed(slope, program).run())])
+    found = measured([as_recorded(run_of(slope, program))])
     assert found.low <= slope <= found.high
     assert found.slope == pytest.approx(slope, abs=0.03)
     assert found.high - found.low < 0.1
@@ -55,7 +62,7 @@ def test_the_slope_lies_within_the_bounds_that_a_trace_gives(slope: float, seed:
 
 def test_ranks_of_another_pace_are_no_slow_down() -> None:
     """Every rank is slower than the one before, and they overlap differently."""
-    workload = as_recorded(slowed(0.0, DEEPER).run())
+    workload = as_recorded(run_of(0.0, DEEPER))
     pace = 1 + 0.1 * workload.rank
     longer = workload.measured_start + (workload.measured_end - workload.measured_start) * pace
     end = np.where(workload.what == What.COMPUTE, longer, workload.measured_end)
@@ -104,7 +111,7 @@ def test_steps_of_one_rank_tell_it_too() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trace_of(slowed(0.3, DEEPER).run(), tmp_path_factory.mktemp("trace"))
+    return trace_of(run_of(0.3, DEEPER), tmp_path_factory.mktemp("trace"))
 
 
 def test_a_what_if_without_overlap_is_right_only_with_the_slow_down(folder: Path) -> None:

@@ -216,12 +216,20 @@ DEPLOYMENTS = {
 }
 
 
-@pytest.mark.parametrize("resource", ["compute", "host", "scale_up.bandwidth"])
 @pytest.mark.parametrize(
-    "deployed",
+    ("deployed", "resource"),
     [
-        name if name != "pools" else pytest.param(name, marks=pytest.mark.slow)
+        pytest.param(
+            *(name, resource),
+            marks=[pytest.mark.slow] if name != "one instance" and resource != "compute" else [],
+        )
         for name in DEPLOYMENTS
+        if name != "pools"
+        for resource in ("compute", "host", "scale_up.bandwidth")
+    ]
+    + [
+        pytest.param("pools", resource, marks=pytest.mark.slow)
+        for resource in ("compute", "host", "scale_up.bandwidth")
     ],
 )
 def test_one_change_of_a_deployment_has_the_same_latencies(deployed, resource, tmp_path):

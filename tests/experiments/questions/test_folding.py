@@ -260,7 +260,13 @@ STEPS = {
         pytest.param({"what_ifs": ("rank 1 compute x0.5",)}, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, marks=[pytest.mark.slow] if step in ("contexts", "nodes") else [])
+        for step in STEPS
+    ],
+)
 def test_utilities_of_a_plan_are_those_of_all_its_ranks_to_the_last_bit(tmp_path, step, options):
     model, degrees, replicas, cluster = STEPS[step]
     p = Parallelism(**degrees)

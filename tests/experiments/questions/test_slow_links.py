@@ -101,8 +101,15 @@ def test_nor_does_one_that_is_drawn_narrow(drawn, kind, policy, left):
     assert (times(kind, network) <= times(kind, dead) * (1 + 1e-9)).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("policy", ["ecmp", "static", "adaptive"])
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        pytest.param(policy, kind, marks=[pytest.mark.slow] if is_like_another else [])
+        for policy in ("ecmp", "static", "adaptive")
+        for kind in KINDS
+        for is_like_another in [policy != "adaptive" and kind == "reduce"]
+    ],
+)
 def test_nor_does_one_of_a_fat_tree(kind, policy):
     tree = parse_topology(f"fat_tree:4@{policy}", bandwidth=50e9, latency=1e-6)
     ends = next(

@@ -110,11 +110,24 @@ STACK = replace(PLAIN, layers=4)
 @pytest.mark.parametrize(
     ("now", "then", "layers"), [(2, 4, 4), (4, 2, 2), pytest.param(2, 3, 3, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("in_turn", [False, True])
 @pytest.mark.parametrize(
-    "other",
-    [{}, {"early": True, "tensor": True}, {"norm": True, "sharded": True}, {"expert": 2**20}],
-    ids=["plain", "early-tensor", "norm-sharded", "experts"],
+    ("other", "in_turn"),
+    [
+        pytest.param({}, False, id="plain"),
+        pytest.param({}, True, id="plain-in-turn"),
+        pytest.param({"early": True, "tensor": True}, False, id="early-tensor"),
+        pytest.param({"norm": True, "sharded": True}, True, id="norm-sharded-in-turn"),
+        pytest.param({"expert": 2**20}, True, id="experts-in-turn"),
+        pytest.param(
+            *({"early": True, "tensor": True}, True),
+            id="early-tensor-in-turn",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"norm": True, "sharded": True}, False, id="norm-sharded", marks=pytest.mark.slow
+        ),
+        pytest.param({"expert": 2**20}, False, id="experts", marks=pytest.mark.slow),
+    ],
 )
 def test_other_stages_are_the_pipeline_of_that_size(now, then, layers, in_turn, other):
     """Ranks of a stage stay two replicas of two; passes, their calls and messages are the same."""

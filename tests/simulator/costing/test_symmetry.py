@@ -72,7 +72,13 @@ def check_moved(network, plan, groups, kinds=KINDS, alike=None):
     return costs
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("hgx-h100", "mi300x-8") else [])
+        for name in CLUSTERS
+    ],
+)
 def test_a_load_that_is_moved_is_the_one_that_would_be_laid(name):
     cluster = load_cluster(name)
     cluster = cluster.model_copy(update={"nodes": max(cluster.nodes, 32)})

@@ -44,10 +44,13 @@ def few_and_all(parallelism, model=DENSE, cluster=CLUSTER, **more):
     ("model", "degrees"),
     [
         (DENSE, {"tp": 8, "dp": 4}),
-        (DENSE, {"tp": 4, "dp": 4, "pp": 2, "zero": 1}),
+        pytest.param(DENSE, {"tp": 4, "dp": 4, "pp": 2, "zero": 1}, marks=pytest.mark.slow),
         (DENSE, {"tp": 4, "cp": 2, "dp": 3, "pp": 2}),
         (DENSE, {"tp": 8, "dp": 3, "zero": 3, "sequence_parallel": True}),
-        (EXPERTS, {"tp": 2, "dp": 8, "ep": 4, "sequence_parallel": True}),
+        pytest.param(
+            *(EXPERTS, {"tp": 2, "dp": 8, "ep": 4, "sequence_parallel": True}),
+            marks=pytest.mark.slow,
+        ),
         (EXPERTS, {"tp": 8, "dp": 4, "ep": 2, "pp": 2, "sequence_parallel": True, "zero": 1}),
     ],
 )

@@ -1,6 +1,7 @@
 """What a job sees on a cluster: placement, tiers, NICs, slices."""
 
 import math
+from functools import lru_cache
 from itertools import combinations, pairwise
 
 import networkx as nx
@@ -34,6 +35,12 @@ def only(network: Topology, *resources: str) -> nx.DiGraph:
     graph = network.graph()
     kept = [(a, b) for a, b, d in graph.edges(data=True) if d["resource"] in resources]
     return graph.edge_subgraph(kept)
+
+
+@lru_cache(maxsize=64)
+def built(name: str, ranks: int) -> Topology:
+    """Build the network of a cluster of the catalogue once for all that is asked of it."""
+    return build(load_cluster(name), ranks)
 
 
 def edges(network: Topology, resource: str) -> set[tuple[object, object]]:
@@ -284,12 +291,10 @@ def test_only_the_groups_in_use_are_built():
 def test_a_what_if_on_the_cluster_is_the_what_if_on_its_links(name, resource, tier, what):
     cluster = load_cluster(name)
     ranks = min(4 * cluster.scale_up.size, cluster.capacity, 512)
-    if tier not in build(cluster, ranks).resources:
+    network = built(name, ranks)
+    if tier not in network.resources:
         return
-    ours, theirs = (
-        build(changed(cluster, resource, 2), ranks),
-        scaled(build(cluster, ranks), tier, **{what: 2}),
-    )
+    ours, theirs = (build(changed(cluster, resource, 2), ranks), scaled(network, tier, **{what: 2}))
     np.testing.assert_allclose(ours.bandwidth, theirs.bandwidth, rtol=1e-12)
     np.testing.assert_allclose(ours.latency, theirs.latency, rtol=1e-12)
 
@@ -299,7 +304,7 @@ def test_a_what_if_on_the_cluster_is_the_what_if_on_its_links(name, resource, ti
 def test_every_rank_of_a_catalogue_cluster_reaches_every_other(name, ranks):
     cluster = load_cluster(name)
     ranks = min(ranks, cluster.capacity)
-    graph = build(cluster, ranks).graph()
+    graph = built(name, ranks).graph()
     assert set(range(ranks)) <= nx.descendants(graph, 0) | {0}
     assert set(range(ranks)) <= nx.ancestors(graph, 0) | {0}
 

@@ -19,7 +19,10 @@ def routers_of(network):
     return graph.subgraph([node for node in graph if isinstance(node, str)])
 
 
-@pytest.mark.parametrize(("order", "degree"), [(5, 7), (7, 11), (11, 17), (13, 19), (17, 25)])
+@pytest.mark.parametrize(
+    ("order", "degree"),
+    [(5, 7), (7, 11), (11, 17), (13, 19), pytest.param(17, 25, marks=pytest.mark.slow)],
+)
 def test_any_two_routers_of_a_slim_fly_are_two_hops_apart(order, degree):
     """(3 q - d) / 2 cables each, 2 q^2 routers, diameter 2 (Besta and Hoefler, SC 2014)."""
     routers = routers_of(parse_topology(f"slim_fly:{order}x1", **CABLE))

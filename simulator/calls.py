@@ -191,11 +191,6 @@ class Calls:
         return numbered(self.shares) if self.shares else np.full(len(self), -1, dtype=np.int64)
 
     @staticmethod
-    def empty() -> "Calls":
-        """No calls."""
-        return Calls.of([])
-
-    @staticmethod
     def of(rows: "list[CallRow]") -> "Calls":
         """Build the columns from rows."""
         return Calls(

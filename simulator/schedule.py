@@ -211,8 +211,16 @@ class Schedule:
             raise ScheduleError(f"{self}: ranks, chunks and parts must be positive")
         for number, step in enumerate(self.steps):
             self._check_step(f"{self}, step {number}", step)
-        if self.lengths is not None:
-            self._check_lengths(self.lengths)
+        lengths = self.lengths
+        if lengths is None:
+            return
+        if lengths.shape != (self.chunks,) or not (np.isfinite(lengths) & (lengths >= 0)).all():
+            raise ScheduleError(f"{self}: {self.chunks} chunks need one length each, none below 0")
+        for number, step in enumerate(self.steps):
+            if step.repeats > 1:
+                raise ScheduleError(f"{self}, step {number}: chunks of unlike length are repeated")
+            if not (self.units(step) > 0).all():
+                raise ScheduleError(f"{self}, step {number}: a transfer moves nothing")
 
     def units(self, step: Step) -> Floats:
         """Return the amount of each transfer of a step in units of ``size / parts``; a new array.
@@ -236,15 +244,6 @@ class Schedule:
     def __str__(self) -> str:
         """Return a name such as ``ring all_reduce (n=8)``."""
         return f"{self.algorithm} {self.kind} (n={self.ranks})"
-
-    def _check_lengths(self, lengths: Floats) -> None:
-        if lengths.shape != (self.chunks,) or not (np.isfinite(lengths) & (lengths >= 0)).all():
-            raise ScheduleError(f"{self}: {self.chunks} chunks need one length each, none below 0")
-        for number, step in enumerate(self.steps):
-            if step.repeats > 1:
-                raise ScheduleError(f"{self}, step {number}: chunks of unlike length are repeated")
-            if not (self.units(step) > 0).all():
-                raise ScheduleError(f"{self}, step {number}: a transfer moves nothing")
 
     def _check_step(self, where: str, step: Step) -> None:
         if isinstance(step, Exchange):

@@ -9,7 +9,7 @@ visible work. The rest is time before the rank's first op, after its last, or id
 equally. On a rank without kernels the host computes, and comes first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -120,16 +120,8 @@ def rank_parts(timeline: Timeline, rank: int) -> dict[str, float]:
     visible work, before the first op and after the last, and ``idle``, while device and host wait
     for something else.
     """
-    parts: dict[str, float] = {}
-    covered = np.empty((0, 2))
-    before = 0.0
-    for name, spans in _spans_by_use(timeline, rank):
-        both = np.concatenate([covered, spans])
-        covered = union(both[:, 0], both[:, 1])
-        now = length(covered)
-        parts[name] = parts.get(name, 0.0) + max(0.0, now - before)
-        before = now
-    return parts
+    whole = _parts_by(timeline, rank, lambda covered: np.array([length(covered)]))
+    return {name: float(seconds[0]) for name, seconds in whole.items()}
 
 
 def rank_parts_in(timeline: Timeline, rank: int, edges: Floats) -> dict[str, Floats]:
@@ -143,12 +135,20 @@ def rank_parts_in(timeline: Timeline, rank: int, edges: Floats) -> dict[str, Flo
         By what covers the time, shape ``(len(edges) - 1,)``; together they add up to what of each
         window lies between 0 and the makespan.
     """
+    return _parts_by(timeline, rank, lambda covered: cover(covered, edges[:-1], edges[1:]))
+
+
+def _parts_by(
+    timeline: Timeline, rank: int, measure: Callable[[Intervals], Floats]
+) -> dict[str, Floats]:
+    """Return by use what each adds to the time covered by those before it, as measured (s)."""
     parts: dict[str, Floats] = {}
-    covered, before = np.empty((0, 2)), np.zeros(len(edges) - 1)
+    covered = np.empty((0, 2))
+    before = measure(covered)
     for name, spans in _spans_by_use(timeline, rank):
         both = np.concatenate([covered, spans])
         covered = union(both[:, 0], both[:, 1])
-        now = cover(covered, edges[:-1], edges[1:])
+        now = measure(covered)
         parts[name] = parts.get(name, 0.0) + np.maximum(0.0, now - before)
         before = now
     return parts

@@ -104,10 +104,21 @@ def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> Dat
     if not by_label:
         primary = _by_reductions(workload, candidates)
         why = "recognised by what they reduce, and when"
+    if not candidates:
+        raise WorkloadError(
+            "no group of several ranks makes a call: there is nothing to reduce over replicas"
+        )
     if not primary:
-        raise WorkloadError(_unrecognised(workload, candidates))
+        raise WorkloadError(
+            "cannot determine which groups are data parallel: none of"
+            f" {group_names(workload, candidates)} is called so, nor reduces tensors only after the"
+            f" forward pass; {_naming_advice(workload, candidates)}"
+        )
     _check_crossing(workload, primary, may_nest=by_label)
-    grows = _spanning(workload, primary)
+    members = [frozenset(group.ranks) for group in workload.groups]
+    cores = {members[group] for group in primary}
+    grows = np.array([any(core <= ranks for core in cores) for ranks in members], dtype=bool)
+    grows[primary] = True
     return DataParallel(tuple(primary), grows, _block(workload, primary), why)
 
 
@@ -169,7 +180,12 @@ def _by_reductions(workload: Workload, candidates: Sequence[int]) -> list[int]:
     Groups that divide the job alike are one family, judged by all its members: a late pipeline
     stage waits for its forward pass.
     """
-    start, step = _without_communication(workload)
+    # If calls take no time.
+    local = LocalTimes.of(workload, cost=np.zeros(len(workload.calls)))
+    local.begin()
+    if np.isnan(local.ops.end).any():
+        return []
+    start, step = local.ops.start, float(local.ops.end.max(initial=0.0))
     first: dict[tuple[str, int, int], float] = {}
     reducing: dict[int, tuple[str, int, int]] = {}
     for group in candidates:
@@ -199,16 +215,6 @@ def _reductions(workload: Workload, group: int, start: Floats) -> Floats:
     return np.sort([np.median(members) for members in starts])
 
 
-def _without_communication(workload: Workload) -> tuple[Floats, float]:
-    """Return the start of each op and the length of the step if calls take no time (s)."""
-    local = LocalTimes.of(workload, cost=np.zeros(len(workload.calls)))
-    local.begin()
-    end = local.ops.end
-    if np.isnan(end).any():
-        return np.zeros(len(workload)), 0.0
-    return local.ops.start, float(end.max(initial=0.0))
-
-
 def _check_crossing(workload: Workload, primary: Sequence[int], *, may_nest: bool) -> None:
     """Refuse groups that overlap: they belong to different dimensions of the job.
 
@@ -230,17 +236,6 @@ def _check_crossing(workload: Workload, primary: Sequence[int], *, may_nest: boo
                 )
 
 
-def _spanning(workload: Workload, primary: Sequence[int]) -> Mask:
-    """Mark the groups that grow: primary ones, and those that contain a whole primary group."""
-    cores = list({frozenset(workload.groups[group].ranks) for group in primary})
-    grows = np.zeros(len(workload.groups), dtype=bool)
-    for number, group in enumerate(workload.groups):
-        ranks = frozenset(group.ranks)
-        grows[number] = any(core <= ranks for core in cores)
-    grows[list(primary)] = True
-    return grows
-
-
 def _block(workload: Workload, primary: Sequence[int]) -> int:
     """Return the least size of blocks of consecutive ranks that hold each primary group."""
     groups = [workload.groups[group].ranks for group in primary]
@@ -250,17 +245,6 @@ def _block(workload: Workload, primary: Sequence[int]) -> int:
         ):
             return block
     return workload.job_ranks
-
-
-def _unrecognised(workload: Workload, candidates: Sequence[int]) -> str:
-    if not candidates:
-        return "no group of several ranks makes a call: there is nothing to reduce over replicas"
-    names = group_names(workload, candidates)
-    return (
-        f"cannot determine which groups are data parallel: none of {names} is"
-        " called so, nor reduces tensors only after the forward pass;"
-        f" {_naming_advice(workload, candidates)}"
-    )
 
 
 def _naming_advice(workload: Workload, groups: Sequence[int]) -> str:

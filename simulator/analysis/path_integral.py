@@ -416,41 +416,33 @@ def _of_calls(base: Timeline, changed: Timeline, parts: Parts) -> Iterator[_Keye
     share = np.bincount(
         workload.call[joined], weights=parts.call_share[joined], minlength=len(workload.calls)
     )
-    now, then = _CallTimes(base), _CallTimes(changed)
+    now = Costs(base.topology, lambda call, _: base.plans[call.index])
+    then = Costs(changed.topology, lambda call, _: changed.plans[call.index])
     for call in np.flatnonzero(share).tolist():
-        before, after = now.causes(call), then.causes(call)
+        before, after = _causes(base, now, call), _causes(changed, then, call)
         kind = call_name(workload, call)
         for cause in {**before, **after}:
             change = after.get(cause, 0.0) - before.get(cause, 0.0)
             yield ("communication", kind, cause), float(share[call]) * change
 
 
-class _CallTimes:
-    """The causes of the times of a timeline's calls."""
-
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._costs = Costs(timeline.topology, lambda call, _: timeline.plans[call.index])
-
-    def causes(self, call: int) -> dict[str, float]:
-        """Time of a call by cause (s); the causes sum to the time."""
-        timeline = self._timeline
-        latency = np.zeros(len(timeline.topology.resources) + 1)
-        bandwidth = np.zeros(len(timeline.topology.resources))
-        for load in self._costs.loads(timeline.workload.call_view(call)):
-            latency += load.latency_of
-            if load.amount:
-                bandwidth[timeline.topology.resource[load.bottleneck]] += load.transfer
-        factor = float(timeline.workload.calls.factor[call])
-        took = float(timeline.call_end[call] - timeline.call_start[call])
-        names = timeline.topology.resources
-        causes = {
-            **_scaled(names, latency[:-1], factor, "latency"),
-            **_scaled(names, bandwidth, factor, "bandwidth"),
-            SOFTWARE: factor * float(latency[-1]),
-        }
-        beyond = took - fsum(causes.values())
-        return {**causes, CONTENTION: beyond if abs(beyond) > _ROUNDING * took else 0.0}
+def _causes(timeline: Timeline, costs: Costs, call: int) -> dict[str, float]:
+    """Time of a call by cause (s); the causes sum to the time."""
+    names = timeline.topology.resources
+    latency, bandwidth = np.zeros(len(names) + 1), np.zeros(len(names))
+    for load in costs.loads(timeline.workload.call_view(call)):
+        latency += load.latency_of
+        if load.amount:
+            bandwidth[timeline.topology.resource[load.bottleneck]] += load.transfer
+    factor = float(timeline.workload.calls.factor[call])
+    took = float(timeline.call_end[call] - timeline.call_start[call])
+    causes = {
+        **_scaled(names, latency[:-1], factor, "latency"),
+        **_scaled(names, bandwidth, factor, "bandwidth"),
+        SOFTWARE: factor * float(latency[-1]),
+    }
+    beyond = took - fsum(causes.values())
+    return {**causes, CONTENTION: beyond if abs(beyond) > _ROUNDING * took else 0.0}
 
 
 def _scaled(names: tuple[str, ...], seconds: Floats, factor: float, word: str) -> dict[str, float]:

@@ -154,18 +154,12 @@ def find_cycle(jobs: Sequence[Steps], slowest: int, warm_up: int) -> int:
         periods = np.diff(last)
         same = np.abs(phases[cycle:] - phases[:-cycle]) <= slack
         repeated = np.abs(periods[cycle:] - periods[:-cycle]) <= slack[slowest]
-        if same.all() and repeated.all() and _all_jobs_step(jobs, last[cycle], last[-1]):
+        begun = [_begun_in(job, last[cycle], last[-1]) for job in jobs]
+        # Every job begins a step in the cycle, and has ended all that it begins there.
+        ended = all(len(s) and s[-1] < len(job.length) for s, job in zip(begun, jobs, strict=True))
+        if same.all() and repeated.all() and ended:
             return cycle
     return 0
-
-
-def _all_jobs_step(jobs: Sequence[Steps], start: float, stop: float) -> bool:
-    """Whether every job begins a step in a span, and has ended all that it begins there."""
-    return all(
-        len(steps) > 0 and steps[-1] < len(job.length)
-        for job in jobs
-        for steps in [_begun_in(job, start, stop)]
-    )
 
 
 def _begun_in(job: Steps, start: float, stop: float) -> range:

@@ -47,11 +47,23 @@ def dropped(workload: Workload, ops: Mask) -> Workload:
     >>> dropped(builder.build(), np.array([False, True])).duration.tolist()
     [0.002, 0.0]
     """
-    duration = np.where(ops, 0.0, workload.duration)
-    workload = workload.lasting(duration)
-    edges = workload.edges
-    gap = ops[edges.target] & (workload.what[edges.source] != What.HOST)
-    return _without_launches(lags_scaled(workload, gap, 0.0), ops)
+    edges, is_host = workload.edges, workload.what == What.HOST
+    source, target = edges.source, edges.target
+    lag = np.where(ops[target] & ~is_host[source], 0.0, edges.lag)
+    launch = is_host[source] & ~is_host[target] & ops[target]
+    goes_on = (
+        is_host[target]
+        & (workload.rank[source] == workload.rank[target])
+        & (workload.lane[source] == workload.lane[target])
+    )
+    # Host ops that only launch what is dropped take no time either.
+    needless = np.zeros(len(workload), dtype=bool)
+    needless[source[launch]] = True
+    needless[source[~launch & ~goes_on]] = False
+    remaining = Edges.of(len(workload), source[~launch], target[~launch], lag[~launch])
+    return replace(
+        workload, edges=remaining, duration=np.where(ops | needless, 0.0, workload.duration)
+    )
 
 
 def calls_dropped(workload: Workload, calls: Mask) -> Workload:
@@ -147,24 +159,6 @@ def _fused_with(workload: Workload, ops: Mask) -> Longs:
     before = np.full(len(workload), -1, dtype=np.int64)
     before[target[goes_on]] = source[goes_on]
     return before
-
-
-def _without_launches(workload: Workload, ops: Mask) -> Workload:
-    """Remove the launches of ops, and the time of host ops that only launch them."""
-    edges = workload.edges
-    source, target = edges.source, edges.target
-    is_host = workload.what == What.HOST
-    launch = is_host[source] & ~is_host[target] & ops[target]
-    goes_on = (
-        is_host[target]
-        & (workload.rank[source] == workload.rank[target])
-        & (workload.lane[source] == workload.lane[target])
-    )
-    needless = np.zeros(len(workload), dtype=bool)
-    needless[source[launch]] = True
-    needless[source[~launch & ~goes_on]] = False
-    remaining = Edges.of(len(workload), source[~launch], target[~launch], edges.lag[~launch])
-    return replace(workload, edges=remaining, duration=np.where(needless, 0.0, workload.duration))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

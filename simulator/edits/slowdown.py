@@ -31,9 +31,7 @@ _SETTLED = 1e-5
 
 def kernels(workload: Workload) -> Mask:
     """Mark the ops that can slow down: kernels of the step, and parts of kernels."""
-    before = np.array([name == STEP_BEFORE for name in workload.names], dtype=bool)
-    earlier = before[workload.name] if len(before) else np.zeros(len(workload), dtype=bool)
-    return np.asarray((workload.what == What.COMPUTE) & ~earlier)
+    return np.asarray((workload.what == What.COMPUTE) & ~workload.is_named(STEP_BEFORE))
 
 
 def overlapped(workload: Workload, times: RunTimes, *, collectives_only: bool = False) -> Floats:

@@ -38,8 +38,8 @@ from simulator.engine.event_loop import (
     run_events,
     schedule_roots,
 )
-from simulator.engine.simulation import Columns, LocalTimes, Progress, Simulation, closed_form
-from simulator.engine.works import Work, Works
+from simulator.engine.simulation import Columns, LocalTimes, Progress, Simulation
+from simulator.engine.works import Work
 from simulator.support.arrays import Floats, Matrix, offsets
 from simulator.support.heap import room
 from simulator.topology import Topology
@@ -50,13 +50,6 @@ _VISIT = 0.1
 interrupted."""
 _MOST_USES = 2**21
 """Uses of links, over all places of calls, above which free places are given up."""
-
-
-def flow(simulation: Simulation) -> None:
-    """Time calls alone on their links; if any two meet, run the event loop over the step."""
-    if not closed_form(simulation):
-        works, row = Works(simulation.topology).distinct(simulation.workload, simulation.costs)
-        Loop.of(simulation.topology, works, row, Step.of(simulation)).answer(simulation)
 
 
 class Step(NamedTuple):
@@ -241,12 +234,23 @@ class Loop(Struct, eq=False):
         self.world = self.world._replace(control=control)
 
     def _add_place(self, number: int) -> None:
-        """Add a place in the crowd for a distinct call that is about to meet others."""
+        """Add a place in the crowd for a distinct call that is about to meet others.
+
+        With too many places all free ones are given up first.
+        """
         if (
             self._links_placed > _MOST_USES
             and self._dropped_at != self.world.control.tally[HANDLED]
         ):
-            self._drop_free_places()
+            self._dropped_at, self._links_placed = int(self.world.control.tally[HANDLED]), 0
+            for dropped in self.world.control.works:
+                while dropped["free"] != NOBODY:
+                    slot = int(dropped["free"])
+                    dropped["free"] = self.crowd.state.calls["next"][slot]
+                    self.crowd.forget(slot)
+                if dropped["past"] != NOBODY:
+                    self.past.forget(int(dropped["past"]))
+                dropped["spare"], dropped["past"] = 0, NOBODY
         program, work = self.works[number].program, self.world.control.works[number]
         self._links_placed += len(program.link)
         if work["past"] == NOBODY:
@@ -256,15 +260,3 @@ class Loop(Struct, eq=False):
         work["free"] = slot
         work["spare"] += 1
         self.world = self.world._replace(crowd=self.crowd.state, past=self.past.state)
-
-    def _drop_free_places(self) -> None:
-        """Give up all free places."""
-        self._dropped_at, self._links_placed = int(self.world.control.tally[HANDLED]), 0
-        for work in self.world.control.works:
-            while work["free"] != NOBODY:
-                slot = int(work["free"])
-                work["free"] = self.crowd.state.calls["next"][slot]
-                self.crowd.forget(slot)
-            if work["past"] != NOBODY:
-                self.past.forget(int(work["past"]))
-            work["spare"], work["past"] = 0, NOBODY

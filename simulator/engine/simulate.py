@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs, Planner
 from simulator.engine.simulation import Progress, Simulation, closed_form, time_alone
@@ -85,9 +84,9 @@ def _analytic(simulation: Simulation) -> None:
 
 
 def _flow(simulation: Simulation) -> None:
-    from simulator.engine.flow import flow
-
-    flow(simulation)
+    """Time calls alone on their links; if any two meet, run the event loop over the step."""
+    if not closed_form(simulation):
+        _Prepared.of(simulation).loop.answer(simulation)
 
 
 def _simpy(simulation: Simulation) -> None:
@@ -111,8 +110,18 @@ class _Prepared(Struct, eq=False):
 
     workload: Workload
     works: "Works"
-    row: NDArray[np.intp]
     loop: "Loop"
+
+    @staticmethod
+    def of(simulation: Simulation) -> "_Prepared":
+        """Prepare a loop; in many steps no two calls meet, and none is needed."""
+        from simulator.engine.flow import Loop, Step
+        from simulator.engine.works import Works
+
+        works = Works(simulation.topology)
+        distinct, row = works.distinct(simulation.workload, simulation.costs)
+        loop = Loop.of(simulation.topology, distinct, row, Step.of(simulation))
+        return _Prepared(simulation.workload, works, loop)
 
     def renew(self, simulation: Simulation) -> bool:
         """Reset the loop to other numbers; return False if it has other calls, or cannot be."""
@@ -155,13 +164,7 @@ class Replays:
         simulation = _begun(workload, costs, progress)
         replay = next((replay for replay in reversed(self._kept) if replay.renew(simulation)), None)
         if replay is None and not closed_form(simulation):
-            from simulator.engine.flow import Loop, Step  # in many steps no two calls meet
-            from simulator.engine.works import Works
-
-            works = Works(simulation.topology)
-            distinct, row = works.distinct(simulation.workload, simulation.costs)
-            loop = Loop.of(simulation.topology, distinct, row, Step.of(simulation))
-            replay = _Prepared(simulation.workload, works, row, loop)
+            replay = _Prepared.of(simulation)
             self._kept[:] = [*self._kept[1 - _MOST_CACHED :], replay]
         if replay is not None:
             replay.loop.answer(simulation)

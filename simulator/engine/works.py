@@ -142,19 +142,10 @@ class Works:
     _called: list[_Called] = field(default_factory=list)
     _written: dict[int, _Written] = field(default_factory=dict)
 
-    def of(self, workload: Workload, costs: Costs) -> Callable[[int], Work]:
-        """Add a workload; return a function from the index of a call to its distinct call.
-
-        To be called for all workloads before the first call begins.
-        """
-        known, rows = self.distinct(workload, costs)
-        row: list[int] = rows.tolist()
-        return lambda call: known[row[call]]
-
     def distinct(self, workload: Workload, costs: Costs) -> tuple[list[Work], NDArray[np.intp]]:
         """Add a workload; return its distinct calls, and the index of that of each call.
 
-        -1 for a call without members. To be called as :meth:`of`.
+        -1 for a call without members. To be called for all workloads before the first call begins.
         """
         self.likeness = costs.alike
         first, rows = workload.distinct_calls
@@ -210,22 +201,17 @@ class Works:
         """Write out a call, or give what is known of it the numbers that it has here."""
         called = self._called[number]
         if number not in self._written:
-            self._write(number)
+            transfers = sum(each.transfers for each in self._called)
+            if not self.compares or transfers > _COMPARED:
+                self._written[number] = _Written(called.written(self.network), self.network)
+            else:
+                whole = [each.written(self.network) for each in self._called]
+                kinds = (self.likeness or Likeness(self.network)).classes[0]
+                for row, reduced in enumerate(quotient(whole, kinds)):
+                    self._written[row] = _Written(reduced, self.network)
         program, network = self._written[number]
         if network is self.network:
             return program
         if program.ways is None or called.carried.plan is None:
             return called.written(self.network)
         return numbered(program, called.carried.plan, called.call.size, self.network)
-
-    def _write(self, number: int) -> None:
-        transfers = sum(called.transfers for called in self._called)
-        if not self.compares or transfers > _COMPARED:
-            self._written[number] = _Written(
-                self._called[number].written(self.network), self.network
-            )
-            return
-        whole = [called.written(self.network) for called in self._called]
-        kinds = (self.likeness or Likeness(self.network)).classes[0]
-        for row, load in enumerate(quotient(whole, kinds)):
-            self._written[row] = _Written(load, self.network)

@@ -17,6 +17,7 @@ that are written out are those of the whole job, by the argument of :mod:`simula
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import isnan
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from simulator.folding.refinement import (
     refine,
     with_stand_ins,
 )
-from simulator.support.arrays import Floats, Longs, Mask, numbers_among_equals, offsets
+from simulator.support.arrays import Floats, Longs, numbers_among_equals, offsets
 from simulator.timeline import Timeline
 from simulator.workload import Copies, Workload
 
@@ -175,33 +176,24 @@ def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) 
     """Return the bytes of all calls of the job on each link (B); copies count as the original."""
     calls = workload.calls
     total = np.zeros(links)
-    joined = workload.members > 0
+    first, row = workload.distinct_calls
+    sized = [(number, call) for number, call in enumerate(first) if not isnan(calls.size[call])]
     counted: set[tuple[int, int]] = set()
     for group, rows in enumerate(copies.groups):
         counterparts = [
-            (call, float(calls.factor[_equal_calls(workload, call) & joined].sum()))
-            for call in different_calls(workload, group).values()
+            (call, float(calls.factor[row == number].sum()))
+            for number, call in sorted(sized, key=itemgetter(1))
+            if calls.group[call] == group
         ]
-        for number, row in enumerate(rows.tolist()):
+        for number, members in enumerate(rows.tolist()):
             if (id(rows), number) in counted:
                 continue
             counted.add((id(rows), number))
-            ranks = Group(tuple(row), workload.groups[group].label)
+            ranks = Group(tuple(members), workload.groups[group].label)
             for call, often in counterparts:
                 for load in costs.loads(replace(workload.call_view(call), group=ranks)):
                     total[load.link] += load.weight * load.amount * often
     return total
-
-
-def _equal_calls(workload: Workload, call: int) -> Mask:
-    """Mark the calls of the same group that equal a call in kind, size, shares and dtype."""
-    calls = workload.calls
-    like: Mask = (calls.group == calls.group[call]) & (calls.kind == calls.kind[call])
-    like &= calls.size == calls.size[call]
-    spread = calls.spread
-    like &= spread == spread[call]
-    like &= np.array([dtype == calls.dtype[call] for dtype in calls.dtype], dtype=bool)
-    return like
 
 
 @dataclass(slots=True, eq=False)

@@ -302,42 +302,29 @@ def _sends(symmetry: Symmetry, calls: Sequence[Carried], ranks: Longs) -> _Sends
     )
 
 
-def _representatives(
-    group: Longs, symmetry: Symmetry, roles: dict[int, int], is_kept: Mask
-) -> tuple[int, ...]:
-    """Return for each member of a group the equivalent one on a kept component.
-
-    ``roles`` is the role of each component in the group. () if all its components are kept, or
-    none, so that no member is left to make its calls.
-    """
-    component, index = symmetry.component[group].tolist(), symmetry.place[group].tolist()
-    if is_kept[component].all() or not is_kept[component].any():
-        return ()
-    first: dict[tuple[int, int], int] = {}
-    for rank, of, at in zip(group.tolist(), component, index, strict=True):
-        if is_kept[of]:
-            first.setdefault((roles[of], at), rank)
-    return tuple(first[roles[of], at] for of, at in zip(component, index, strict=True))
-
-
 def with_stand_ins(
     group: Group, number: int, symmetry: Symmetry, chosen: tuple[Colours, Mask]
 ) -> Group:
-    """Return a group with the representatives of its members; ``number`` is its index in the job.
+    """Return a group with the member that represents each member, on a kept component.
 
-    ``chosen`` are the colours, and the mask of kept components.
+    ``number`` is its index in the job; ``chosen`` are the colours, and the mask of kept components.
+    None is named if all components of the group are kept, or none, so that no member is left to
+    make its calls.
     """
     colours, is_kept = chosen
-    begin, end = np.searchsorted(colours.pair_group, [number, number + 1])
-    roles = dict(
-        zip(
-            colours.pair_component[begin:end].tolist(),
-            colours.role[begin:end].tolist(),
-            strict=True,
-        )
-    )
-    members = np.array(group.ranks, dtype=np.int64)
-    return replace(group, stand_in=_representatives(members, symmetry, roles, is_kept))
+    ranks = np.array(group.ranks, dtype=np.int64)
+    component, place = symmetry.component[ranks].tolist(), symmetry.place[ranks].tolist()
+    if is_kept[component].all() or not is_kept[component].any():
+        return replace(group, stand_in=())
+    pairs = slice(*np.searchsorted(colours.pair_group, [number, number + 1]))
+    columns = colours.pair_component[pairs].tolist(), colours.role[pairs].tolist()
+    roles = dict(zip(*columns, strict=True))
+    first: dict[tuple[int, int], int] = {}
+    for rank, of, at in zip(group.ranks, component, place, strict=True):
+        if is_kept[of]:
+            first.setdefault((roles[of], at), rank)
+    stand_in = tuple(first[roles[of], at] for of, at in zip(component, place, strict=True))
+    return replace(group, stand_in=stand_in)
 
 
 def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Longs) -> Hashes:

@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from simulator.routing.routes import Routes, routes
+from simulator.routing.routes import routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.topology import Topology
@@ -113,7 +113,11 @@ class _Progress(Struct, eq=False):
         for _ in range(min(step.repeats, len(self.last))):
             if not self.chained:
                 break
-            before, self.last = self.last, _still_last(pace, step, self.last)
+            before, lasting = self.last, np.zeros_like(self.last)
+            both = pace.single & (before[step.source] | before[step.target])
+            lasting[step.source[both | (pace.sends & before[step.source])]] = True
+            lasting[step.target[both | (pace.receives & before[step.target])]] = True
+            self.last = lasting
             self.chained = bool(self.last.any())
             if np.array_equal(before, self.last):  # further repetitions change nothing
                 break
@@ -134,15 +138,6 @@ class _Progress(Struct, eq=False):
         reached = np.zeros(len(self.last), dtype=np.bool_)
         reached[self.before.source] = reached[self.before.target] = True
         return bool((reached[step.source] | reached[step.target]).all())
-
-
-def _still_last(pace: Pace, step: Step, last: Mask) -> Mask:
-    """Ranks that are last in a step, among those that were last in the one before."""
-    lasting = np.zeros_like(last)
-    both = pace.single & (last[step.source] | last[step.target])
-    lasting[step.source[both | (pace.sends & last[step.source])]] = True
-    lasting[step.target[both | (pace.receives & last[step.target])]] = True
-    return lasting
 
 
 def _pace(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topology]) -> Pace:
@@ -316,15 +311,19 @@ def _on_classes(step: Step, where: LockstepOnNetworks) -> _StepOnClasses:
     graph, count = where.graph, len(step.source)
     amount: Floats = where.schedule.units(step)
     paths = routes(graph, where.positions[step.source], where.positions[step.target], amount)
-    ways, way = _ways(paths, where.of, count)
+    # Distinct paths, as numbers of links of each class, and the path of each message.
+    classes = int(where.of.max()) + 1
+    at = paths.message * classes + where.of[paths.link]
+    hops = np.bincount(at, weights=paths.share, minlength=count * classes)
+    ways, way = np.unique(hops.reshape(count, classes), axis=0, return_inverse=True)
     used, link = np.unique(paths.link, return_inverse=True)
     link = link.ravel().astype(np.int64)
     on_link = np.bincount(link, amount[paths.message] * paths.share)
     both = np.stack([where.of[used], on_link], axis=1)
     pairs, pair = np.unique(both, axis=0, return_inverse=True)
     return _StepOnClasses(
-        ways=ways,
-        way=way,
+        ways=ways.astype(np.float64),
+        way=way.ravel().astype(np.int64),
         pair_class=pairs[:, 0].astype(np.int64),
         pair_bytes=pairs[:, 1].astype(np.float64),
         pair=pair.ravel().astype(np.int64),
@@ -333,12 +332,3 @@ def _on_classes(step: Step, where: LockstepOnNetworks) -> _StepOnClasses:
         users=_users(step, paths.message, link, used),
         equal=bool((amount == amount[0]).all()),
     )
-
-
-def _ways(paths: Routes, of: NDArray[np.intp], count: int) -> tuple[Floats, Longs]:
-    """Distinct paths, as numbers of links of each class, and the path of each message."""
-    classes = int(of.max()) + 1
-    at = paths.message * classes + of[paths.link]
-    hops = np.bincount(at, weights=paths.share, minlength=count * classes)
-    ways, way = np.unique(hops.reshape(count, classes), axis=0, return_inverse=True)
-    return ways.astype(np.float64), way.ravel().astype(np.int64)

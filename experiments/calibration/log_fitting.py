@@ -166,15 +166,15 @@ class LogFit:
     """A fit to calls: multiples of parts, and deviations.
 
     ``theta`` are logarithms of multiples: those all kinds share, shape ``(parts,)``, then each
-    kind's own, in the order of ``kinds``. ``sure`` is the standard deviation of the shared ones and
-    of each kind's whole multiples, shape ``(1 + kinds, parts)``; ``informed`` marks those that the
-    calls determine. ``left_out`` is ``predicted / took - 1`` of each call by a fit without it.
+    kind's own, in the order of ``calls.kinds``. ``sure`` is the standard deviation of the shared
+    ones and of each kind's whole multiples, shape ``(1 + kinds, parts)``; ``informed`` marks those
+    that the calls determine. ``left_out`` is ``predicted / took - 1`` of each call by a fit without
+    it.
     ``share`` is how much of the way from the catalogue to the calls was taken; ``theta`` and
     deviations include it.
     """
 
     calls: LoggedCalls
-    kinds: tuple[str, ...]
     theta: Floats
     sure: Floats
     informed: NDArray[np.bool_]
@@ -187,8 +187,8 @@ class LogFit:
         """Return the multiple of each part's time for calls of a kind, shape ``(parts,)``."""
         parts = len(self.calls.names)
         logs = self.theta[:parts]
-        if kind in self.kinds:
-            at = parts * (1 + self.kinds.index(kind))
+        if kind in self.calls.kinds:
+            at = parts * (1 + self.calls.kinds.index(kind))
             logs = logs + self.theta[at : at + parts]
         return np.asarray(np.exp(logs), dtype=np.float64)
 
@@ -270,22 +270,17 @@ def fit_logged(calls: LoggedCalls) -> LogFit:
     one, is fixed and the rest fitted again. If leave-one-out errors are no smaller than the
     catalogue's, the fit goes only part of the way; if they are not significantly smaller, none.
     """
-    kinds = calls.kinds
-    free = _dominant(calls, kinds)
-    fit = _fitted(calls, kinds, free)
-    informed = fit.informed & fit.informed[0]
-    if (informed != free).any():
-        fit = replace(_fitted(calls, kinds, informed), informed=informed)
-    return _shrunk(fit)
-
-
-def _dominant(calls: LoggedCalls, kinds: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Return which parts dominate several calls, all and by kind: ``(1 + kinds, parts)``."""
+    # Which parts dominate several calls, all and by kind: (1 + kinds, parts).
     dominant = calls.parts >= _DOMINANT * calls.parts.sum(axis=1, keepdims=True)
-    groups = [dominant, *(dominant[calls.kind == kind] for kind in kinds)]
+    groups = [dominant, *(dominant[calls.kind == kind] for kind in calls.kinds)]
     least = (max(_FEWEST_DOMINANT, _OFTEN * len(rows)) for rows in groups)
     enough = np.array([rows.sum(axis=0) >= few for rows, few in zip(groups, least, strict=True)])
-    return np.asarray(enough & enough[0], dtype=np.bool_)
+    free = enough & enough[0]
+    fit = _fitted(calls, free)
+    informed = fit.informed & fit.informed[0]
+    if (informed != free).any():
+        fit = replace(_fitted(calls, informed), informed=informed)
+    return _shrunk(fit)
 
 
 def _shrunk(fit: LogFit) -> LogFit:
@@ -340,7 +335,6 @@ class _Problem:
     """Logarithms of times to fit (``target``), with the prior deviation of ``theta``."""
 
     calls: LoggedCalls
-    kinds: tuple[str, ...]
     spread: Floats
     places: _Features
     target: Floats
@@ -349,12 +343,8 @@ class _Problem:
         """Return logarithms of the modelled times, and their derivatives by ``theta``."""
         parts = self.calls.parts.shape[1]
         table = theta.reshape(-1, parts)
-        number = np.array(
-            [
-                self.kinds.index(kind) + 1 if kind in self.kinds else 0
-                for kind in self.calls.kind.tolist()
-            ]
-        )
+        row_of = {kind: row for row, kind in enumerate(self.calls.kinds, 1)}
+        number = np.array([row_of.get(kind, 0) for kind in self.calls.kind.tolist()])
         of_kind = np.where(number[:, None] > 0, table[number], 0.0)
         times = self.calls.parts * np.exp(table[0] + of_kind)
         whole = times.sum(axis=1)
@@ -376,11 +366,11 @@ class _Problem:
         return _covariance(self.places, self.places, reach) + np.diag(scatter)
 
 
-def _fitted(calls: LoggedCalls, kinds: tuple[str, ...], free: NDArray[np.bool_]) -> LogFit:
+def _fitted(calls: LoggedCalls, free: NDArray[np.bool_]) -> LogFit:
     usual = np.tile(OWN * calls.beforehand, (len(free), 1))
     usual[0] = calls.beforehand
     spread = np.where(free, usual, 0.0).ravel()
-    problem = _Problem(calls, kinds, spread, _features_of(calls), np.log(calls.took))
+    problem = _Problem(calls, spread, _features_of(calls), np.log(calls.took))
     reach, heavy = problem.first, np.ones(len(calls))
     theta = _solved(problem, np.zeros(len(spread)), problem.within(reach, heavy))
     for _ in range(_ROUNDS):
@@ -394,7 +384,6 @@ def _fitted(calls: LoggedCalls, kinds: tuple[str, ...], free: NDArray[np.bool_])
     sure, before = _deviations(problem, theta, within)
     return LogFit(
         calls=calls,
-        kinds=kinds,
         theta=theta,
         sure=sure,
         informed=free & (sure <= _INFORMATIVE * before),

@@ -298,7 +298,7 @@ def _log_parameters(fit: LogFit, cluster: Cluster) -> Iterator[Parameter]:
     for name in resource_values(cluster):
         if name not in names and name.endswith(("latency", "bandwidth")):
             yield Parameter(ALL, name, now[name], None, None, None, None, _NOT_USED)
-    for row, kind in enumerate(fit.kinds, 1):
+    for row, kind in enumerate(fit.calls.kinds, 1):
         for at, name in enumerate(names):
             if fit.informed[row, at]:
                 mean = float(fit.calls.parts[fit.calls.kind == kind, at].mean())

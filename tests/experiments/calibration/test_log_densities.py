@@ -46,12 +46,11 @@ def measured(kinds=("all_reduce", "all_to_all"), ranks=((8, 1), (16, 2)), sizes=
 def problem():
     """A problem in which every part is free, and calls count as they did."""
     calls = logged(measured())
-    kinds = calls.kinds
-    spread = np.full((1 + len(kinds), len(calls.names)), OWN * SHARED)
+    spread = np.full((1 + len(calls.kinds), len(calls.names)), OWN * SHARED)
     spread[0] = SHARED
     spread[1, 0] = 0.0  # a part that is not fitted
     return log_fitting._Problem(
-        calls, kinds, spread.ravel(), log_fitting._features_of(calls), np.log(calls.took)
+        calls, spread.ravel(), log_fitting._features_of(calls), np.log(calls.took)
     )
 
 
@@ -70,7 +69,7 @@ def test_derivatives_are_those_of_the_times(problem):
     line, slope = problem.linear(theta)
     parts = len(problem.calls.names)
     shared, own = theta[:parts], theta[parts:].reshape(-1, parts)
-    number = [problem.kinds.index(kind) for kind in problem.calls.kind.tolist()]
+    number = [problem.calls.kinds.index(kind) for kind in problem.calls.kind.tolist()]
     times = (problem.calls.parts * np.exp(shared + own[number])).sum(axis=1)
     assert line == pytest.approx(np.log(times))
     for at in range(len(theta)):
@@ -118,7 +117,7 @@ def test_deviations_are_of_the_inverse_of_the_information(problem, within, theta
         log_fitting._deviations(problem, theta, within),
         strict=True,
     ):
-        for kind in range(1 + len(problem.kinds)):
+        for kind in range(1 + len(problem.calls.kinds)):
             for part in range(parts):
                 sums = np.zeros(len(theta))  # the logarithm of a whole multiple is a sum
                 sums[part] = 1.0

@@ -135,12 +135,11 @@ def misplaced(recorded: Scenario) -> Misplaced | None:
     as_recorded = _ratios(recorded, calls)
     if as_recorded is None:
         return None
-    # Calls of a class of groups with all members recorded
-    whole = (whole for _, whole in _by_groups(as_recorded, calls))
-    slow = any(float(np.median(slow)) > log(_SLOWER) for slow in whole if slow)
+    groups = list(_by_groups(as_recorded, calls))
+    slow = any(float(np.median(whole)) > log(_SLOWER) for _, whole in groups if whole)
     # A single call may be timed wrong, so where there are three or more two must be too fast.
-    every = (sorted(every) for every, _ in _by_groups(as_recorded, calls))
-    if not slow and not any(fast[min(1, len(fast) // 3)] < -log(_FASTER) for fast in every):
+    fast = (sorted(every)[min(1, len(every) // 3)] < -log(_FASTER) for every, _ in groups)
+    if not slow and not any(fast):
         return None
     fits = []
     for nodes in range(1, recorded.ranks + 1):

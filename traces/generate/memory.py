@@ -137,16 +137,16 @@ def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
     batch = micro_batch(plan.model, plan.parallelism, plan.run)
     blocks, count = _blocks_on_rank(batch), plan.parallelism.pp
     reserve = CUDA_RESERVE if plan.memory is None else plan.memory.reserve
+    keeps = plan.memory is None or not plan.memory.rematerialises  # else it is XLA's allocator
     stages = (
         _serving(batch, plan.run, stage, blocks[stage::count])
         if isinstance(plan.run, Serving)
         else _training(batch, plan.run, stage, blocks[stage::count])
         for stage in range(count)
     )
-    with_reserve = [replace(stage, reserve=reserve) for stage in stages]
-    if plan.memory is not None and plan.memory.rematerialises:  # XLA's allocator, not PyTorch's
-        return tuple(replace(stage, cached=0.0) for stage in with_reserve)
-    return tuple(with_reserve)
+    return tuple(
+        replace(stage, reserve=reserve, cached=stage.cached if keeps else 0.0) for stage in stages
+    )
 
 
 def fullest(stages: Sequence[StageMemory]) -> StageMemory:

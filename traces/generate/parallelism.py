@@ -84,6 +84,7 @@ class Parallelism:
         refuse(self._misfits())
 
     def _misfits(self) -> Iterator[tuple[object, str]]:
+        """Yield what must not be, each with the reason."""
         etp, ranks, copies = self.etp, self.ranks_per_stage, self.dp_replicate
         yield self.zero not in range(4), f"zero {self.zero} is not a stage of ZeRO: 0, 1, 2 or 3"
         yield etp and self.tp % etp, f"etp {etp}: it must divide the {self.tp} tensor ranks"

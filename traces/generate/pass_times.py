@@ -71,8 +71,7 @@ class PassClock:
 
     def encoding(self, batch: InferencePass) -> float:
         """Return the time of a pass without its head (s), as :meth:`time` does."""
-        blocks = [(embedding_block(batch), 1), *_layers(batch)]
-        return float(fsum(count * self.block(block) for block, count in blocks))
+        return float(fsum(count * self.block(block) for block, count in _without_head(batch)))
 
     def block(self, block: ModelBlock, *, scores: bool = True) -> float:
         """Return the time of a block (s), with or without attention's scores."""
@@ -135,8 +134,8 @@ class PassClock:
         return self._exchanges[key]
 
 
-def _layers(batch: InferencePass) -> _Blocks:
-    """Return the distinct layers, and the number of each."""
+def _without_head(batch: InferencePass) -> _Blocks:
+    """Return the distinct blocks of a pass, embedding first, and the number of each."""
     model, counts = batch.model, dict[tuple[object, ...], list[int]]()
     for index in range(model.layers):
         kind: tuple[object, ...]
@@ -144,7 +143,8 @@ def _layers(batch: InferencePass) -> _Blocks:
         if batch.imbalance is not None and batch.imbalance.varies and kind[-1] is not None:
             kind = (*kind, index)
         counts.setdefault(kind, []).append(index)
-    return [(layer_block(batch, layers[0]), len(layers)) for layers in counts.values()]
+    layers = ((layer_block(batch, same[0]), len(same)) for same in counts.values())
+    return [(embedding_block(batch), 1), *layers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +170,16 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     Segments and tokens of the ``batch`` are replaced; ``limits`` is the largest batch.
     """
     every = _token_counts(limits)
-    passes = [_without_head(batch, Segment(tokens, 1, 1), tokens) for tokens in every]
+    passes = [
+        _without_head(replace(batch, segments=(Segment(tokens, 1, 1),), tokens=tokens))
+        for tokens in every
+    ]
     tokens, eager = _by_tokens(_alone(clock, batch, passes, every), every, limits)
     if batch.parallelism.cp > 1:  # ranks gather for chunks that they share
-        shared_chunks = [_without_head(batch, Segment(1, 2, 2), tokens) for tokens in every]
+        shared_chunks = [
+            _without_head(replace(batch, segments=(Segment(1, 2, 2),), tokens=tokens))
+            for tokens in every
+        ]
         eager = _by_tokens(_alone(clock, batch, shared_chunks, every), every, limits)[1]
     exchanged = [
         fsum(n * clock.exchanges(block.parts) for block, n in blocks)
@@ -265,12 +271,6 @@ def _grid(most: int) -> Floats:
     """Sizes from 1 to ``most`` or more, ``STEPS`` for each doubling."""
     count = int(np.ceil(np.log2(max(most, 2)) * STEPS)) + 1
     return np.asarray(2.0 ** (np.arange(count) / STEPS))
-
-
-def _without_head(batch: InferencePass, segment: Segment, tokens: float) -> _Blocks:
-    """Return the blocks of a pass of ``tokens``, embedding first, and the number of each."""
-    single = replace(batch, segments=(segment,), tokens=tokens)
-    return [(embedding_block(single), 1), *_layers(single)]
 
 
 def _decode(count: float, size: float) -> Segment:

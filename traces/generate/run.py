@@ -389,6 +389,7 @@ def check_fit(model: Model, parallelism: Parallelism, run: Training | Serving) -
 def _misfits(
     model: Model, parallelism: Parallelism, run: Training | Serving
 ) -> Iterator[tuple[object, str]]:
+    """Yield what must not be, each with the reason."""
     p, heads, experts = parallelism, model.attention.heads, model.experts
     length, shards = micro_batch(model, p, run).new_tokens, p.cp * p.sequence_shards
     yield heads % p.tp, f"tp {p.tp} does not divide {heads} heads"

@@ -143,20 +143,10 @@ class Requests:
             entry = np.arange(offset[-1]) - np.repeat(offset[:-1] - hashes.offset[chosen], counts)
             hashes = Hashes(hashes.tokens, offset, hashes.ids[entry])
 
-        def of(column: Longs | None) -> Longs | None:
-            return None if column is None else column[chosen]
-
-        return replace(
-            self,
-            arrival=self.arrival[chosen],
-            prompt=self.prompt[chosen],
-            output=self.output[chosen],
-            hashes=hashes,
-            session=of(self.session),
-            priority=of(self.priority),
-            model=of(self.model),
-            adapter=of(self.adapter),
-        )
+        every = ("arrival", "prompt", "output", "session", "priority", "model", "adapter")
+        columns = ((name, getattr(self, name)) for name in every)
+        rows = {name: column[chosen] for name, column in columns if column is not None}
+        return replace(self, hashes=hashes, **rows)
 
 
 class Rates(NamedTuple):

@@ -177,20 +177,21 @@ def read_own(file: Path) -> OwnKernels:
             f"{file}: line 1: column {missing[0]} is missing; a table of kernels has the"
             f" columns {', '.join(COLUMNS)}"
         )
-    texts = list(table)
-    rows = tuple(_row(row, f"{file}: line {line}") for line, row in texts)
-    if not rows:
-        raise TraceError(f"{file}: has no rows: measure at least one kernel")
+    rows: list[tuple[Shape, float]] = []
     first: dict[Shape, float] = {}
-    for (line, _), (shape, seconds) in zip(texts, rows, strict=True):
+    all_typed = True
+    for line, row in table:
+        shape, seconds = _row(row, f"{file}: line {line}")
         if not 1 / 3 <= seconds / first.setdefault(shape, seconds) <= 3:
             times = f"takes {seconds:g} s, but {first[shape]:g} s in a row before"
             raise TraceError(f"{file}: line {line}: the same kernel {times}")
-    typed = (
-        isinstance(shape, Streaming) or " dtype=" in f" {row['shape']}"
-        for (_, row), (shape, _) in zip(texts, rows, strict=True)
+        all_typed &= isinstance(shape, Streaming) or " dtype=" in f" {row['shape']}"
+        rows.append((shape, seconds))
+    if not rows:
+        raise TraceError(f"{file}: has no rows: measure at least one kernel")
+    return OwnKernels(
+        f"{file}" if all_typed else f"{file} (rows without dtype as bf16)", tuple(rows)
     )
-    return OwnKernels(str(file) if all(typed) else f"{file} (rows without dtype as bf16)", rows)
 
 
 def _row(row: Mapping[str, str | None], where: str) -> tuple[Shape, float]:

@@ -557,10 +557,12 @@ def _experts(batch: InferencePass, experts: Experts, layer: int) -> tuple[LayerP
         # Sent in 8 bits, and back in 16 (DeepEP's kernels, github deepseek-ai/DeepEP); the port of
         # the busiest rank limits both.
         visits = batch.tokens / p.tp * experts.top_k * hidden * load
-        dispatch, combine = (Exchange("all_to_all", "ep", size * visits) for size in (1.0, _HALF))
+        dispatch = Exchange("all_to_all", "ep", visits)
+        combine = Exchange("all_to_all", "ep", _HALF * visits)
     else:
         size = batch.tokens * p.dp * p.cp * hidden * _HALF
-        dispatch, combine = (Exchange(k, "ep", size) for k in ("all_gather", "reduce_scatter"))
+        dispatch = Exchange("all_gather", "ep", size)
+        combine = Exchange("reduce_scatter", "ep", size)
     return (
         LayerPart("shared", kernels, after=_summed(batch) if experts.shared else ()),
         LayerPart("experts", routed, before=(dispatch,), after=(combine,)),

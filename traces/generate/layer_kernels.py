@@ -6,11 +6,10 @@ may be one kernel or several.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from traces.generate.framework import NONE, framework
 from traces.generate.kernel_times import Attention, Gemm, Shape, Streaming
-from traces.generate.kernel_times.shapes import Direction
 from traces.generate.run import MicroBatch
 
 
@@ -286,14 +285,12 @@ def scores(
         return (Kernel("scores", forward, backward),)
     launches = _ATTENTION_LAUNCHES[batch.attention]
     first = batch.attention == "flash" and framework(batch.framework).flash == "flash1"
-    shapes = [
-        _attention_shape(batch, heads, kv_heads, (key + value) / 2, direction)
-        for direction in get_args(Direction)
-    ]
+    shape = _attention_shape(batch, heads, kv_heads, (key + value) / 2)
+    back = replace(shape, direction="backward")
     kernel = Kernel(
         "scores",
-        forward._replace(shape=shapes[0], launches=launches[0], first_flash=first),
-        backward._replace(shape=shapes[1], launches=launches[1], first_flash=first),
+        forward._replace(shape=shape, launches=launches[0], first_flash=first),
+        backward._replace(shape=back, launches=launches[1], first_flash=first),
     )
     if not (batch.dropout and batch.attention == "unfused"):
         return (kernel,)
@@ -308,9 +305,7 @@ pass (arXiv 2307.08691, section 3.1); or two products, scale and mask and softma
 copies of transposed operands, and the gradients of each."""
 
 
-def _attention_shape(
-    batch: MicroBatch, heads: float, kv_heads: float, head: float, direction: Direction
-) -> Attention:
+def _attention_shape(batch: MicroBatch, heads: float, kv_heads: float, head: float) -> Attention:
     queries = batch.new_tokens / batch.parallelism.cp
     causal = batch.attended < 1
     # A rank has as many early queries as late ones, which see half of all keys in the mean.
@@ -331,6 +326,5 @@ def _attention_shape(
         keys=max(keys, queries),
         head_size=head,
         causal=causal,
-        direction=direction,
         kind=kind,
     )

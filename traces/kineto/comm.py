@@ -56,32 +56,17 @@ from traces.kineto.schema import (
 def comm_record(name: str, event: Raw) -> CommRecord:
     """Read the communication fields of an event; ``ValueError`` if one has an unexpected type."""
     args = decode_comm(event).args or CommArgs()
-    if args.collective is not None:
-        return _from_fields(args)
-    dims = args.dims_old if bytes(args.dims) == b"null" else args.dims
-    columns = (bytes(dims), bytes(args.types), bytes(args.values))
-    if name == PARAM_COMMS:  # with a sequence number: no other is like it
-        return _from_positions(*_arguments(*columns))
-    return _from_arguments(name, *columns)
-
-
-@lru_cache(maxsize=1 << 12)
-def _from_arguments(name: str, dims: bytes, types: bytes, values: bytes) -> CommRecord:
-    """Read a record from an operator's arguments: a program calls with few different ones."""
-    if name.startswith(OPERATOR):
-        return _from_operator(name.removeprefix(OPERATOR), *_arguments(dims, types, values))
-    if CUSTOM.match(name):
-        return _from_custom(name, *_arguments(dims, types, values))
-    return _from_annotation(name, *_arguments(dims, types, values))
-
-
-def _from_fields(args: CommArgs) -> CommRecord:
+    if args.collective is None:
+        dims = args.dims_old if bytes(args.dims) == b"null" else args.dims
+        columns = (bytes(dims), bytes(args.types), bytes(args.values))
+        if name == PARAM_COMMS:  # with a sequence number: no other is like it
+            return _from_positions(*_arguments(*columns))
+        return _from_arguments(name, *columns)
     peer = args.destination if args.destination is not None else args.source
     size = _count(args.group_size, "Group size")
     ranks, elided = group_ranks(args.group_ranks, size)
-    point_to_point = args.collective in ("send", "recv")
     return CommRecord(
-        collective=args.collective or "",
+        collective=args.collective,
         in_elements=_count(args.in_elements, "In msg nelems"),
         out_elements=_count(args.out_elements, "Out msg nelems"),
         dtype=args.dtype or "",
@@ -93,13 +78,24 @@ def _from_fields(args: CommArgs) -> CommRecord:
         in_split=integers(args.in_split) or (),
         out_split=integers(args.out_split) or (),
         peer=_count(peer, "Dst Rank"),
-        group_peer=_count(args.rank, "Rank") if point_to_point else None,
+        group_peer=_count(args.rank, "Rank") if args.collective in ("send", "recv") else None,
         elided=elided,
         elided_split=any(
             bytes(piece).find(b"...") >= 0 and integers(piece) is None
             for piece in (args.in_split, args.out_split)
         ),
     )
+
+
+@lru_cache(maxsize=1 << 12)
+def _from_arguments(name: str, dims: bytes, types: bytes, values: bytes) -> CommRecord:
+    """Read a record from an operator's arguments: a program calls with few different ones."""
+    arguments = _arguments(dims, types, values)
+    if name.startswith(OPERATOR):
+        return _from_operator(name.removeprefix(OPERATOR), *arguments)
+    if CUSTOM.match(name):
+        return _from_custom(name, *arguments)
+    return _from_annotation(name, *arguments)
 
 
 _WITH_GROUP_SIZE = (7, 9)
@@ -277,18 +273,13 @@ def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, b
             raise ValueError(f"field 'Process Group Ranks': {shown(value)} has fractions of ranks")
         return None, False
     first, last = (tuple(map(int, re.findall(r"-?\d{1,18}", dotted[part]))) for part in (1, 3))
-    completed = None if size is None else _full_sequence(first, last, size)
-    return completed, completed is None
-
-
-def _full_sequence(first: Sequence[int], last: Sequence[int], size: int) -> tuple[int, ...] | None:
-    """Return the arithmetic sequence of ``size`` ranks with given first and last ranks, if any."""
-    if not first or not last or not max(2, len(first) + len(last)) <= size <= _MOST_RANKS:
-        return None
+    if size is None or not (first and last):
+        return None, True
+    if not max(2, len(first) + len(last)) <= size <= _MOST_RANKS:
+        return None, True
     step, rest = divmod(last[-1] - first[0], size - 1)
     if rest or step == 0 or (len(first) < 2 and step != 1):
-        return None
-    end = first[0] + step * size
-    ranks = range(first[0], end, step)
-    fits = tuple(ranks[: len(first)]) == tuple(first) and tuple(ranks[-len(last) :]) == tuple(last)
-    return tuple(ranks) if fits and min(ranks) >= 0 else None
+        return None, True
+    sequence = tuple(range(first[0], first[0] + step * size, step))
+    fits = sequence[: len(first)] == first and sequence[-len(last) :] == last
+    return (sequence, False) if fits and min(sequence) >= 0 else (None, True)

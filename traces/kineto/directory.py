@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
-from math import fsum
 from pathlib import Path
 from typing import TypeVar
 
@@ -133,13 +132,12 @@ def is_large(path: Path, ranks: Sequence[int] = (), least: float = LARGE) -> boo
     if not path.is_dir():
         return False
     files = [file for file in files_of_ranks(path, ranks).files if file.is_file()]
-    return len(files) > 1 and fsum(map(_unpacked, files)) >= least
-
-
-def _unpacked(file: Path) -> float:
-    with open_file(file) as opened:
-        is_packed = (opened.read(max(map(len, PACKED))) or b"").startswith(PACKED)
-    return file.stat().st_size * (_PACKING_RATIO if is_packed else 1)
+    unpacked = 0
+    for file in files if len(files) > 1 else ():
+        with open_file(file) as opened:
+            is_packed = (opened.read(max(map(len, PACKED))) or b"").startswith(PACKED)
+        unpacked += file.stat().st_size * (_PACKING_RATIO if is_packed else 1)
+    return len(files) > 1 and unpacked >= least
 
 
 _RANK_AHEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,7})\b')

@@ -109,19 +109,15 @@ class ModuleReading:
                 if arrow.ph in self._ends and isinstance(number, int | float | str):
                     where = (event.pid, event.tid), nanoseconds(event.ts, raw, "ts")
                     self._ends[arrow.ph][identifier(number, "id")] = where
-            elif event.ph == "X":
-                self._add_call(event, raw)
-
-    def _add_call(self, event: KinetoEvent, raw: Raw) -> None:
-        is_module = event.name.startswith(_MODULE)
-        start, length = nanoseconds(event.ts, raw, "ts"), nanoseconds(event.dur, raw, "dur")
-        if length < 0:
-            return
-        lane, end = (event.pid, event.tid), start + length
-        if is_module:
-            self._ranges.append((lane, event.name.removeprefix(_MODULE), start, end))
-        if length >= _LONG_CALL:
-            self._calls.append((lane, start, end, _WAITING_CALLS.match(event.name) is not None))
+                return
+            if event.ph != "X":
+                return
+            start, length = nanoseconds(event.ts, raw, "ts"), nanoseconds(event.dur, raw, "dur")
+            lane, end = (event.pid, event.tid), start + length
+            if length >= 0 and event.name.startswith(_MODULE):
+                self._ranges.append((lane, event.name.removeprefix(_MODULE), start, end))
+            if length >= _LONG_CALL:
+                self._calls.append((lane, start, end, _WAITING_CALLS.match(event.name) is not None))
 
     def python(self, threads: LaneLabels, first: int) -> PythonCalls | None:
         """Return the long calls on threads that have other events; None if there are none.
@@ -350,8 +346,6 @@ class EventReading:
         self._steps: list[tuple[int, SpanNs]] = []
         self._syncs: list[tuple[str, SpanNs, SyncArgs]] = []
         self._mtia: MtiaEvents | None = None
-        self._uses = _Uses()
-        self._special = _SpecialNames()
         self._lists: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def read(self, file: Path, events: list[Raw]) -> None:
@@ -405,7 +399,15 @@ class EventReading:
         """
         lengths = np.concatenate([self.host.lengths(), self.device.lengths()])
         lengths = lengths[lengths > 0]
-        self._check_starts()
+        if not any((np.asarray(rows.start) % 1000).any() for rows in (self.host, self.device)):
+            calls = np.isin(np.asarray(self.host.code), (HostKind.OPERATOR, HostKind.RUNTIME))
+            nested, apart = self.host.spacing(calls)
+            if np.count_nonzero(calls) >= _MIN_LENGTHS and nested < _NESTED and apart > _MOST_IDLE:
+                raise ValueError(
+                    f"operators and calls of the runtime are {apart:,.0f} times as far apart as "
+                    f"they are long, and {nested:.0%} of them are inside others: is ts in "
+                    "nanoseconds where dur is in microseconds? divide ts by 1000"
+                )
         if len(lengths) < _MIN_LENGTHS:
             waits = [number for name, number in self.names.index.items() if "ynchronize" in name]
             is_call = np.asarray(self.host.code) == HostKind.RUNTIME
@@ -427,19 +429,6 @@ class EventReading:
             raise ValueError(
                 f"half of {len(lengths):,} operators and kernels last less than {middle:.0f} ns: "
                 "are ts and dur in milliseconds or seconds? write them in microseconds"
-            )
-
-    def _check_starts(self) -> None:
-        """Refuse starts in nanoseconds with lengths in microseconds."""
-        if any((np.asarray(rows.start) % 1000).any() for rows in (self.host, self.device)):
-            return
-        calls = np.isin(np.asarray(self.host.code), (HostKind.OPERATOR, HostKind.RUNTIME))
-        nested, apart = self.host.spacing(calls)
-        if np.count_nonzero(calls) >= _MIN_LENGTHS and nested < _NESTED and apart > _MOST_IDLE:
-            raise ValueError(
-                f"operators and calls of the runtime are {apart:,.0f} times as far apart as they "
-                f"are long, and {nested:.0%} of them are inside others: is ts in nanoseconds where "
-                "dur is in microseconds? divide ts by 1000"
             )
 
     def check_names(self) -> None:
@@ -473,16 +462,22 @@ class EventReading:
                 stream=self._stream(args.device, args.stream),
                 correlation=identifier(args.correlation, "correlation"),
                 source_stream=self._stream(args.device, args.source_stream),
-                record_correlation=_present(args.record_correlation, "record_correlation"),
+                record_correlation=None if recorded < 0 else recorded,
             )
             for name, span, args in self._syncs
+            for recorded in (identifier(args.record_correlation, "record_correlation"),)
         )
         mtia = () if self._mtia is None else self._mtia.syncs(first, self.streams)
         return tuple(sorted((*syncs, *mtia), key=lambda sync: sync.start))
 
     def _add(self, raws: list[Raw]) -> None:
         """Add a batch of events."""
-        events, use_of = decode_batch(raws), self._uses
+        if len(raws) > 1:  # at once, which is faster, but errors then name no event
+            events = decode_batch(b"[%s]" % b",".join(raws))
+        else:
+            events = [decode_event(raws[0])]
+        categories = {event.cat for event in events}
+        use_of = {category: _USES.get((category or "").lower(), _UNUSED) for category in categories}
         uses = [use_of[event.cat] if event.ph == "X" else _UNUSED for event in events]
         if _MTIA in uses:
             self._mtia = self._mtia or MtiaEvents()
@@ -491,7 +486,13 @@ class EventReading:
         batch, unused = _Batch(events, raws, uses), []
         for event, raw, use in zip(*batch.taken([use >= _SYNC for use in uses]), strict=True):
             if use == _SYNC:
-                self._add_sync(event, raw)
+                args = decode_sync(raw).args or SyncArgs()
+                args.device = event.pid if args.device is None else args.device
+                identifier(args.stream, "stream")
+                identifier(args.source_stream, "wait_on_stream")
+                identifier(args.correlation, "correlation")
+                identifier(args.record_correlation, "wait_on_cuda_event_record_corr_id")
+                self._syncs.append((event.name, _span(event, raw), args))
             elif use == _UNUSED:
                 unused.append(event.cat or _PHASES.get(event.ph, event.ph))
                 if event.cat in MODULE_CATEGORIES:
@@ -502,7 +503,7 @@ class EventReading:
 
     def _add_host(self, picked: _Batch) -> None:
         names = [event.name for event in picked.events]
-        special = {name for name in dict.fromkeys(names) if self._special[name]}
+        special = {name for name in set(names) if is_comm(name) or _STEP.match(name)}
         comms = [-1] * len(names)
         steps = []
         for row in [row for row, name in enumerate(names) if name in special]:
@@ -563,34 +564,8 @@ class EventReading:
             comm=comms,
         )
 
-    def _add_sync(self, event: KinetoEvent, raw: Raw) -> None:
-        args = decode_sync(raw).args or SyncArgs()
-        args.device = event.pid if args.device is None else args.device
-        for which, value in (("stream", args.stream), ("wait_on_stream", args.source_stream)):
-            identifier(value, which)
-        identifier(args.correlation, "correlation")
-        _present(args.record_correlation, "wait_on_cuda_event_record_corr_id")
-        self._syncs.append((event.name, _span(event, raw), args))
-
     def _stream(self, device: LooseNumber, stream: LooseNumber) -> str | None:
-        return None if _present(stream, "stream") is None else self.streams.label(device, stream)
-
-
-class _SpecialNames(dict[str, bool]):
-    """Whether a host event's name is that of a step, or of communication."""
-
-    def __missing__(self, name: str) -> bool:
-        self[name] = is_comm(name) or _STEP.match(name) is not None
-        return self[name]
-
-
-class _Uses(dict[str | None, int]):
-    """Use of an event by its category, in any case."""
-
-    def __missing__(self, category: str | None) -> int:
-        use = _UNUSED if category is None else _USES.get(category.lower(), _UNUSED)
-        self[category] = use
-        return use
+        return self.streams.label(device, stream) if identifier(stream, "stream") >= 0 else None
 
 
 def _seconds(span: SpanNs, first: int) -> tuple[float, float]:
@@ -605,8 +580,3 @@ def _span(event: KinetoEvent, raw: Raw) -> SpanNs:
 def _count_of(value: LooseNumber) -> float:
     """Return a counted value; NaN if it is not a number, or an impossible one."""
     return value if isinstance(value, (int, float)) and value >= 0 else nan
-
-
-def _present(value: LooseNumber, which: str) -> int | None:
-    number = identifier(value, which)
-    return None if number < 0 else number

@@ -105,7 +105,12 @@ def merged_ranks(events: Sequence[Raw], world_size: int | None) -> list[MergedRa
                 "events have: merge whole profiles, or read the ranks' own files"
             )
         by_label.setdefault(label, []).append(raw)
-    degrees = {label: _degrees(label) for label in by_label}
+    degrees = []
+    for label in by_label:  # such as TP00-PP01
+        parts = [_DEGREE.match(part) for part in label.split("-")]
+        degrees.append({part[1]: int(part[2]) for part in parts if part is not None})
+        if "TP" not in degrees[-1] or len(degrees[-1]) != len(parts):
+            _refused(f"label {shown(f'[{label}]')} names no rank as [TP00-DP01-PP02-EP03] does")
     numbers, size, replicas = _ranks_by_label(degrees, world_size)
     world = None if world_size is None else world_size * replicas
     if world is not None and world <= max(numbers):
@@ -125,17 +130,8 @@ def _label_of(raw: Raw) -> str | None:
     return match[1] if match else None
 
 
-def _degrees(label: str) -> dict[str, int]:
-    """Parse a label such as ``TP00-PP01``."""
-    parts = [_DEGREE.match(part) for part in label.split("-")]
-    degrees = {part[1]: int(part[2]) for part in parts if part is not None}
-    if "TP" not in degrees or len(degrees) != len(parts):
-        _refused(f"label {shown(f'[{label}]')} names no rank as [TP00-DP01-PP02-EP03] does")
-    return degrees
-
-
 def _ranks_by_label(
-    degrees: Mapping[str, Mapping[str, int]], world_size: int | None
+    degrees: Sequence[Mapping[str, int]], world_size: int | None
 ) -> tuple[list[int], int, int]:
     """Return the rank of each label, the ranks of a replica, and the number of replicas.
 
@@ -143,8 +139,8 @@ def _ranks_by_label(
     data-parallel attention, are within these. Replicas that repeat tensor ranks are jobs of their
     own, numbered in sequence here.
     """
-    tensor = 1 + max(degree["TP"] for degree in degrees.values())
-    stages = 1 + max(degree.get("PP", 0) for degree in degrees.values())
+    tensor = 1 + max(degree["TP"] for degree in degrees)
+    stages = 1 + max(degree.get("PP", 0) for degree in degrees)
     size = tensor * stages
     if stages > 1 and world_size is not None and world_size != size:
         _refused(
@@ -153,10 +149,10 @@ def _ranks_by_label(
         )
     if stages == 1 and world_size is not None and world_size % tensor == 0:
         size = max(size, world_size)
-    places = [degree.get("PP", 0) * tensor + degree["TP"] for degree in degrees.values()]
+    places = [degree.get("PP", 0) * tensor + degree["TP"] for degree in degrees]
     if len(set(places)) == len(places):
         return places, size, 1
-    replica = [degree.get("DP", 0) for degree in degrees.values()]
+    replica = [degree.get("DP", 0) for degree in degrees]
     numbers = [which * size + place for which, place in zip(replica, places, strict=True)]
     if len(set(numbers)) < len(numbers):
         _refused("several labels of one tensor, data and pipeline rank")
@@ -172,6 +168,15 @@ def as_rank(trace: RankTrace, part: MergedRank) -> RankTrace:
 
     The header's groups are those of the first rank; this rank is in some of them.
     """
+
+    def shifted(record: CommRecord) -> CommRecord:
+        ranks = record.group_ranks
+        return structs.replace(
+            record,
+            group_ranks=None if ranks is None else tuple(rank + part.shift for rank in ranks),
+            peer=None if record.peer is None else record.peer + part.shift,
+        )
+
     unused = dict(trace.unused)
     if trace.world_size is not None and part.world_size is None:
         unused[_TOO_SMALL] = 1
@@ -181,7 +186,7 @@ def as_rank(trace: RankTrace, part: MergedRank) -> RankTrace:
         rank_source=LABELLED,
         world_size=part.world_size,
         unused=unused,
-        comms=tuple(_shifted_record(record, part.shift) for record in trace.comms),
+        comms=trace.comms if not part.shift else tuple(map(shifted, trace.comms)),
         groups={
             key: group
             if group.ranks is None
@@ -189,17 +194,6 @@ def as_rank(trace: RankTrace, part: MergedRank) -> RankTrace:
             for key, group in trace.groups.items()
             if group.ranks is None or part.rank - part.shift in group.ranks
         },
-    )
-
-
-def _shifted_record(record: CommRecord, shift: int) -> CommRecord:
-    if not shift:
-        return record
-    ranks = record.group_ranks
-    return structs.replace(
-        record,
-        group_ranks=None if ranks is None else tuple(rank + shift for rank in ranks),
-        peer=None if record.peer is None else record.peer + shift,
     )
 
 
@@ -245,29 +239,24 @@ def read_document(path: Path) -> KinetoDocument | ForeignFile:
     if b"Ascend Hardware" in data and _ASCEND_PROCESS.search(data):
         return ForeignFile(path, "a trace of Ascend's profiler, whose kernels are not read yet")
     try:
-        return _document(path, data, is_list=head.startswith(b"["))
+        if head.startswith(b"["):
+            events = decode_events(data)
+            if not events or not decode_event(events[0]).ph:
+                return ForeignFile(path, "a JSON list, but not of trace events")
+            return KinetoDocument(path, KinetoHeader(), events)
+        header = decode_header(data)
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: the JSON ({len(data)} bytes) is broken: {error}") from error
+    if header.events is not None:
+        return KinetoDocument(path, header, header.events)
+    has_nodes = ABSENT not in (header.schema, header.nodes)
+    return ForeignFile(path, EXECUTION_TRACE if has_nodes else "JSON without traceEvents")
 
 
 def named_json(path: Path) -> bool:
     """Whether the name is that of a JSON file, not of macOS's notes beside one (``._a.json``)."""
     name = _PACKED_NAME.sub("", path.name.lower())
     return name.endswith(".json") and not name.startswith("._")
-
-
-def _document(path: Path, data: bytes, *, is_list: bool) -> KinetoDocument | ForeignFile:
-    if is_list:
-        events = decode_events(data)
-        if not events or not decode_event(events[0]).ph:
-            return ForeignFile(path, "a JSON list, but not of trace events")
-        return KinetoDocument(path, KinetoHeader(), events)
-    header = decode_header(data)
-    if header.events is not None:
-        return KinetoDocument(path, header, header.events)
-    if ABSENT not in (header.schema, header.nodes):
-        return ForeignFile(path, EXECUTION_TRACE)
-    return ForeignFile(path, "JSON without traceEvents")
 
 
 _ASCEND_PROCESS = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"Ascend Hardware"')

@@ -6,6 +6,7 @@ here convert them, or raise ``ValueError`` with the reason; the reader adds file
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from types import NoneType
 from typing import Any
@@ -148,7 +149,7 @@ class _Name(Struct):
 
 
 decode_event = msgspec.json.Decoder(KinetoEvent).decode
-_decode_batch = msgspec.json.Decoder(list[KinetoEvent]).decode
+decode_batch = msgspec.json.Decoder(list[KinetoEvent]).decode
 decode_comm = msgspec.json.Decoder(CommEvent).decode
 decode_sync = msgspec.json.Decoder(SyncFields).decode
 decode_header = msgspec.json.Decoder(KinetoHeader).decode
@@ -158,13 +159,6 @@ _decode_stamps = msgspec.json.Decoder(_Stamps).decode
 _decode_name = msgspec.json.Decoder(_Name).decode
 unwrapped: Callable[[Raw | bytes], Any] = msgspec.json.decode
 """Decodes a piece of JSON whose type varies."""
-
-
-def decode_batch(events: Sequence[Raw]) -> list[KinetoEvent]:
-    """Decode many events at once, which is faster; errors then name no event."""
-    if len(events) == 1:
-        return [decode_event(events[0])]
-    return _decode_batch(b"[%s]" % b",".join(events))
 
 
 def name_of(event: Raw) -> str:
@@ -185,7 +179,13 @@ def nanoseconds(value: LooseNumber, event: Raw, which: str) -> int:
     elif value is None:
         raise ValueError(f"field {which!r}: missing")
     else:
-        stamp = _decimal_nanoseconds(value, event, which)
+        try:
+            written = value if isinstance(value, str) else getattr(_decode_stamps(event), which)
+            stamp = round(Decimal(written) * 1000)
+        except (InvalidOperation, ValueError, OverflowError):
+            raise ValueError(
+                f"field {which!r}: {shown(value)} is not a number of microseconds"
+            ) from None
     if not -_LATEST < stamp < _LATEST:
         raise ValueError(f"field {which!r}: {shown(value)} us is no time; write ts in microseconds")
     return stamp
@@ -195,9 +195,10 @@ def stamps(values: list[LooseNumber], events: Sequence[Raw], which: str) -> Long
     """Read many ``ts`` or ``dur`` in whole nanoseconds, each as :func:`nanoseconds` does."""
     types = set(map(type, values))
     if types == {int}:
-        whole_numbers = _whole_column(values)
-        if whole_numbers is not None:
-            return whole_numbers * 1000
+        with suppress(OverflowError):  # the slow way below names the one that is out of range
+            whole_us, most = np.array(values, dtype=np.int64), _LATEST // 1000
+            if ((whole_us > -most) & (whole_us < most)).all():
+                return whole_us * 1000
     if types <= {int, float} and values:
         numbers = np.array(values, dtype=np.float64)
         if np.abs(numbers).max() < _INEXACT_FROM:
@@ -210,16 +211,6 @@ def stamps(values: list[LooseNumber], events: Sequence[Raw], which: str) -> Long
     return np.array([nanoseconds(value, event, which) for value, event in pairs], dtype=np.int64)
 
 
-def _whole_column(values: list[Any]) -> Longs | None:
-    """Return a column of whole microseconds; None if one is out of range."""
-    most = _LATEST // 1000
-    try:
-        column = np.array(values, dtype=np.int64)
-    except OverflowError:
-        return None
-    return column if ((column > -most) & (column < most)).all() else None
-
-
 def durations_ns(values: list[LooseNumber], events: Sequence[Raw]) -> Longs:
     """Read many ``dur`` in whole nanoseconds; ``ValueError`` if one is negative."""
     lengths = stamps(values, events, "dur")
@@ -227,16 +218,6 @@ def durations_ns(values: list[LooseNumber], events: Sequence[Raw]) -> Longs:
     if len(wrong):
         raise ValueError(f"field 'dur': {shown(values[wrong[0]])} is negative")
     return lengths
-
-
-def _decimal_nanoseconds(value: LooseNumber, event: Raw, which: str) -> int:
-    try:
-        exact = Decimal(value) if isinstance(value, str) else getattr(_decode_stamps(event), which)
-        return round(exact * 1000)
-    except (InvalidOperation, ValueError, OverflowError):
-        raise ValueError(
-            f"field {which!r}: {shown(value)} is not a number of microseconds"
-        ) from None
 
 
 def whole_number(value: LooseNumber, which: str) -> int | None:

@@ -22,12 +22,13 @@ from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.quantities import MOST_BYTES, bytes_per_element
 from traces.core.comm_kernels import BY_NAME, SYMMETRIC, KernelRule
 from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
-from traces.core.rank_graph import NO_SPLITS, UNKNOWN_GROUP, LocalCall, Splits, kind_of
+from traces.core.rank_graph import NO_SPLITS, PARAM_COMMS, UNKNOWN_GROUP, LocalCall, Splits, kind_of
 from traces.profiler.window import Window
 
 _RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 _OTHERS = ("broadcast", "all_to_all", "send_receive")
 """Kinds that are never made of the kernels of one another; a barrier may be an all-reduce."""
+_ENDS = {"send": "send", "recv": "receive", "receive": "receive"}
 
 
 def local_call(
@@ -53,21 +54,35 @@ def local_call(
     if rule is not None and by_name in _RINGS and kind in (*_RINGS, *_OTHERS) and kind != by_name:
         raise TraceError(f"{where}: a kernel of {by_name}, but it is recorded as {shown(words[0])}")
     for record in records:
-        _check_sizes(record, where)
+        group, sent, received = record.group_ranks, record.in_elements, record.out_elements
+        if group and record.group_size not in (None, len(group)):
+            raise TraceError(
+                f"{where}: Group size is {record.group_size}, but its ranks are {len(group)}"
+            )
+        is_reduced = kind_of(record.collective) == "all_reduce"
+        if is_reduced and sent and received and sent != received:
+            raise TraceError(f"{where}: an all_reduce of {sent} elements to {received}")
     record = merged_record(records) if records else CommRecord(collective=name)
     listed = _listed(trace, record)
     ranks = record.group_ranks or (listed.ranks if listed else None)
-    size = _group_size(record, ranks, listed.size if listed else None, trace)
+    size = record.group_size if ranks is None else len(ranks)
+    if size is None:
+        size = listed.size if listed else 2 if trace.world_size == 2 else None
     if ranks is None and size is not None and size == trace.world_size:
         ranks = tuple(range(size))
     may_be_any = len(trace.groups) > 1 or not (
         rule is None or rule.listed or (rule.library == SYMMETRIC and bool(records))
     )
     lost = ranks is None and size is None and may_be_any
-    direction = _direction(words) if kind == "send_receive" else ""
-    peer = _peer(record, kind, ranks)
-    if peer is None and direction and ranks is not None and len(ranks) == 2:
-        peer = sum(ranks) - trace.rank  # the other of two ranks
+    direction, peer = "", None
+    if kind == "send_receive":
+        of_words = (re.match(r"i?(send|recv|receive)(?!_?recv)", word.lower()) for word in words)
+        direction = next((_ENDS[match[1]] for match in of_words if match), "")
+        peer, position = record.peer, record.group_peer
+        if peer is None and ranks is not None and position is not None and position < len(ranks):
+            peer = ranks[position]
+        if peer is None and direction and ranks is not None and len(ranks) == 2:
+            peer = sum(ranks) - trace.rank  # the other of two ranks
     call = LocalCall(
         kind=kind,
         size=math.nan if lost else _bytes(record, kind, size, where),
@@ -122,42 +137,6 @@ def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:
     return fitting[0] if len(fitting) == 1 or same_ranks else None
 
 
-def _direction(words: Sequence[str]) -> str:
-    """Return ``send`` or ``receive`` from a trace's own words; "" if they do not tell."""
-    first = (re.match(r"i?(send|recv|receive)(?!_?recv)", word.lower()) for word in words)
-    direction = next((match[1] for match in first if match), "")
-    return direction if direction in ("", "send") else "receive"
-
-
-def _peer(record: CommRecord, kind: str, ranks: tuple[int, ...] | None) -> int | None:
-    """Rank at the other end of a message."""
-    if kind != "send_receive":
-        return None
-    if record.peer is not None or record.group_peer is None or ranks is None:
-        return record.peer
-    return ranks[record.group_peer] if record.group_peer < len(ranks) else None
-
-
-def _check_sizes(record: CommRecord, where: str) -> None:
-    """Refuse a record whose sizes contradict one another."""
-    ranks, size = record.group_ranks, record.group_size
-    if ranks and size is not None and size != len(ranks):
-        raise TraceError(f"{where}: Group size is {size}, but its ranks are {len(ranks)}")
-    sent, received = record.in_elements, record.out_elements
-    if sent and received and sent != received and kind_of(record.collective) == "all_reduce":
-        raise TraceError(f"{where}: an all_reduce of {sent} elements to {received}")
-
-
-def _group_size(
-    record: CommRecord, ranks: tuple[int, ...] | None, listed: int | None, trace: RankTrace
-) -> int | None:
-    if ranks is not None:
-        return len(ranks)
-    if record.group_size is not None:
-        return record.group_size
-    return listed if listed is not None else (2 if trace.world_size == 2 else None)
-
-
 def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> float:
     """S of nccl-tests: the larger of input and output; a missing side follows."""
     if kind == "barrier":
@@ -170,15 +149,12 @@ def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> floa
         element = bytes_per_element(record.dtype)
     except WorkloadError as error:
         raise TraceError(f"{where}: {error}") from error
-    sent, received = record.in_elements, record.out_elements
-    if kind == "all_gather" and not received:
-        return math.nan if group is None else _checked((sent or 0) * group * element, where)
-    if kind == "reduce_scatter" and not sent:
-        return math.nan if group is None else _checked((received or 0) * group * element, where)
-    return _checked(max(sent or 0, received or 0) * element, where)
-
-
-def _checked(size: int, where: str) -> float:
+    sent, received = record.in_elements or 0, record.out_elements or 0
+    size = max(sent, received) * element
+    if (kind == "all_gather" and not received) or (kind == "reduce_scatter" and not sent):
+        if group is None:
+            return math.nan
+        size *= group
     if not 0 <= size <= MOST_BYTES:
         raise TraceError(f"{where}: {shown(size)} B is not a size of a message")
     return float(size)
@@ -214,9 +190,6 @@ def _elements_each(
     if min(split) < 0 or (elements % rows if rows else elements):
         raise TraceError(f"{where}: {rows} rows in all cannot be those of {elements} elements")
     return tuple(part * (elements // rows) if rows else 0.0 for part in split)
-
-
-_RECORD = "record_param_comms"
 
 
 class CommSpan(NamedTuple):
@@ -264,9 +237,38 @@ class Enclosing:
     @staticmethod
     def of(trace: RankTrace, window: Window) -> "Enclosing":
         """Collect them."""
-        enclosing = Enclosing(trace)
-        enclosing._collect_spans(window)
-        enclosing._collect_operators(window)
+        enclosing, host = Enclosing(trace), trace.host
+        rows = window.host[host.comm[window.host] >= 0]
+        for thread in np.unique(host.thread[rows]).tolist():
+            on_thread = rows[host.thread[rows] == thread]
+            starts, ends = host.start[on_thread], host.end[on_thread]
+            # An event that starts after all before it have ended opens a new outermost span.
+            outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
+            bounds = [0, *outer.tolist(), len(on_thread)]
+            columns = (on_thread, starts, ends, host.comm[on_thread], host.name[on_thread])
+            whole: tuple[list[Any], ...] = tuple(column.tolist() for column in columns)
+            spans = []
+            for first, end in pairwise(bounds):
+                events, begins, until, comms, names = (tuple(part[first:end]) for part in whole)
+                # Innermost first, since it knows most; the library's own records before those
+                # around them.
+                inner = range(end - first - 1, -1, -1)
+                is_library = [trace.names[name] == PARAM_COMMS for name in names]
+                order = [event for event in inner if is_library[event]]
+                order += [event for event in inner if not is_library[event]]
+                spans.append(
+                    CommSpan(begins[0], max(until), events, begins, until, comms, tuple(order))
+                )
+            enclosing._spans[thread] = spans
+            enclosing._span_starts[thread] = [span.start for span in spans]
+        rows = window.host[host.kind[window.host] == HostKind.OPERATOR]
+        for thread in np.unique(host.thread[rows]).tolist():
+            on_thread = rows[host.thread[rows] == thread]
+            before = np.maximum.accumulate(host.end[on_thread])
+            outer = on_thread[np.concatenate([[True], host.start[on_thread][1:] >= before[:-1]])]
+            operators = [trace.names[name] for name in host.name[outer].tolist()]
+            times = host.start[outer].tolist(), host.end[outer].tolist()
+            enclosing._operators[thread] = (*times, operators)
         return enclosing
 
     def span(self, thread: int, time: float) -> CommSpan | None:
@@ -323,40 +325,3 @@ class Enclosing:
         starts, ends, names = self._operators.get(thread, ([], [], []))
         last = bisect_right(starts, time) - 1
         return names[last] if last >= 0 and time <= ends[last] else None
-
-    def _collect_spans(self, window: Window) -> None:
-        host = self.trace.host
-        rows = window.host[host.comm[window.host] >= 0]
-        for thread in np.unique(host.thread[rows]).tolist():
-            on_thread = rows[host.thread[rows] == thread]
-            starts, ends = host.start[on_thread], host.end[on_thread]
-            # An event that starts after all before it have ended opens a new outermost span.
-            outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
-            bounds = [0, *outer.tolist(), len(on_thread)]
-            library = [self.trace.names[name] == _RECORD for name in host.name[on_thread].tolist()]
-            whole: tuple[list[Any], ...] = (
-                on_thread.tolist(),
-                starts.tolist(),
-                ends.tolist(),
-                host.comm[on_thread].tolist(),
-            )
-            for first, end in pairwise(bounds):
-                events, begins, until, comms = (tuple(column[first:end]) for column in whole)
-                # Innermost first, since it knows most; the library's own records before those
-                # around them.
-                inner = range(end - first - 1, -1, -1)
-                order = [event for event in inner if library[first + event]]
-                order += [event for event in inner if not library[first + event]]
-                span = CommSpan(begins[0], max(until), events, begins, until, comms, tuple(order))
-                self._spans.setdefault(thread, []).append(span)
-                self._span_starts.setdefault(thread, []).append(span.start)
-
-    def _collect_operators(self, window: Window) -> None:
-        host = self.trace.host
-        rows = window.host[host.kind[window.host] == HostKind.OPERATOR]
-        for thread in np.unique(host.thread[rows]).tolist():
-            on_thread = rows[host.thread[rows] == thread]
-            before = np.maximum.accumulate(host.end[on_thread])
-            outer = on_thread[np.concatenate([[True], host.start[on_thread][1:] >= before[:-1]])]
-            names = [self.trace.names[name] for name in host.name[outer].tolist()]
-            self._operators[thread] = (host.start[outer].tolist(), host.end[outer].tolist(), names)

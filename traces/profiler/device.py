@@ -167,8 +167,16 @@ def add_device_ops(
         op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
         if what == What.COLLECTIVE:
             where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
-            comms = _records(trace, row, launch, enclosing, parts)
-            calls = [local_call(trace, records, name, where, rules[number]) for records in comms]
+            comm = int(device.comm[row])
+            own = [trace.comms[comm]] if comm >= 0 else []
+            # Those around the launch, or of calls made before it that it carries out.
+            around = [] if launch is None or own else parts.get(launch, [])
+            if launch is not None and not around:
+                around = [enclosing.records(launch)]
+            calls = [
+                local_call(trace, [*own, *records], name, where, rules[number])
+                for records in around or [[]]
+            ]
             graph.collectives[op], *others = joint_calls(calls)
             graph.ops[op].what = graph.collectives[op].what
             if others:
@@ -178,30 +186,12 @@ def add_device_ops(
         ops.on_stream.setdefault(stream, []).append(op)
     later = np.delete(launches.device, first_nodes(launches)).tolist()
     ops.nodes = {ops.op_of[row] for row in later}
-    ops.first = _first_of_streams(trace, ops)
-    _add_previous_work(trace, window, ops, kernels)
-    return ops
-
-
-def _first_of_streams(trace: RankTrace, ops: DeviceOps) -> frozenset[int]:
-    """Return the kernels and copies of the step that are the recording's first on their stream."""
-    device = trace.device
     by_start = np.argsort(device.start, kind="stable")
     first = by_start[np.unique(device.stream[by_start], return_index=True)[1]].tolist()
     in_step = (ops.op_of[row] for row in first if row in ops.op_of)
-    return frozenset(op for op in in_step if ops.graph.ops[op].what < What.COLLECTIVE)
-
-
-def _records(
-    trace: RankTrace, row: int, launch: int | None, enclosing: Enclosing, parts: Parts
-) -> list[list[CommRecord]]:
-    """Return the records of each call of a kernel: its own, then those around the call."""
-    number = int(trace.device.comm[row])
-    record = [trace.comms[number]] if number >= 0 else []
-    if launch is None:
-        return [record]
-    deferred = [] if record else parts.get(launch, [])
-    return [[*record, *records] for records in deferred or [enclosing.records(launch)]]
+    ops.first = frozenset(op for op in in_step if graph.ops[op].what < What.COLLECTIVE)
+    _add_previous_work(trace, window, ops, kernels)
+    return ops
 
 
 class _BusySpan(Struct, frozen=True):
@@ -232,9 +222,16 @@ def _add_previous_work(
     stretches: dict[int, _BusySpan] = {}
     for stream in np.unique(device.stream[rows]).tolist():
         on_stream = rows[device.stream[rows] == stream]
-        stretches |= _add_backlog(
-            trace, stream, _busy_spans(trace, on_stream, window, kernels), ops
-        )
+        added = {}
+        for busy in _busy_spans(trace, on_stream, window, kernels):
+            start = busy.start if busy.work else busy.end  # length 0 marks the end of a call
+            stands = LocalOp(busy.what, trace.streams[stream], STEP_BEFORE, start, busy.end)
+            op = ops.graph.add(stands)
+            ops.append(op, stream)
+            added[op] = busy
+        ops.before.update(added)
+        ops.on_stream[stream][:0] = list(added)
+        stretches |= added
     if stretches:
         _connect_backlog(ops, stretches)
 
@@ -259,22 +256,6 @@ def _busy_spans(
         else:
             busy.append(_BusySpan(start, end, what, work))
     return busy
-
-
-def _add_backlog(
-    trace: RankTrace, stream: int, stretches: list[_BusySpan], ops: DeviceOps
-) -> dict[int, _BusySpan]:
-    """Add an op for each span of a stream; one of length 0 marks the end of a call."""
-    added = {}
-    for busy in stretches:
-        start = busy.start if busy.work else busy.end
-        lane = trace.streams[stream]
-        op = ops.graph.add(LocalOp(busy.what, lane, STEP_BEFORE, start, busy.end))
-        ops.append(op, stream)
-        ops.before.add(op)
-        added[op] = busy
-    ops.on_stream[stream][:0] = list(added)
-    return added
 
 
 def _connect_backlog(ops: DeviceOps, stretches: Mapping[int, _BusySpan]) -> None:

@@ -11,7 +11,7 @@ from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
 from simulator.support.quantities import whole_of
 from simulator.workload import Repeats
-from traces.core.events import DeviceEvents, ProfilerStep, RankHead, RankTrace, launch_rows
+from traces.core.events import ProfilerStep, RankHead, RankTrace, launch_rows
 from traces.core.loaded import ALL, CONTRADICTED, EXPLAINED, MEDIAN
 
 
@@ -66,24 +66,18 @@ def choose_step(ranks: Sequence[RankHead], step: str) -> str:
         raise TraceError(f"{rank.file}: lacks {lacks}, which other ranks have; {hint}")
     if step == ALL:
         return ALL
-    return str(_median(ranks, sorted(common)))
+    candidates = sorted(common)[1 if len(common) > 3 else 0 :]
+    longest = dict.fromkeys(candidates, 0.0)
+    for rank in ranks:
+        for number in candidates:
+            span = _numbered_step(rank, number)
+            longest[number] = max(longest[number], span.end - span.start)
+    by_time = sorted(candidates, key=lambda number: (longest[number], number))
+    return str(by_time[len(by_time) // 2])
 
 
 def _numbers(rank: RankHead) -> frozenset[int]:
     return frozenset(step.number for step in rank.steps)
-
-
-def _median(ranks: Sequence[RankHead], numbers: list[int]) -> int:
-    if len(numbers) > 3:
-        numbers = numbers[1:]
-    longest = {
-        number: max(
-            _numbered_step(rank, number).end - _numbered_step(rank, number).start for rank in ranks
-        )
-        for number in numbers
-    }
-    by_time = sorted(numbers, key=lambda number: (longest[number], number))
-    return by_time[len(by_time) // 2]
 
 
 def repeats_of(
@@ -136,17 +130,31 @@ def _numbered_step(rank: RankHead, number: int) -> ProfilerStep:
 
 def step_window(rank: RankTrace, step: str) -> Window:
     """Select a rank's events of a step (a number, or ``all``)."""
-    start, end = _bounds(rank, step)
-    host = np.flatnonzero((rank.host.start >= start) & (rank.host.start < end))
-    launched_in = rank.host.correlation[host]
-    launched = rank.host.correlation[rank.host.correlation >= 0]
     device = rank.device
+    launched = rank.host.correlation[rank.host.correlation >= 0]
+    paired = _among(device.correlation, launched) & (device.correlation >= 0)
+    # Start of the first op of each stream whose launch is in the trace (s): anything earlier was
+    # launched before the recording began and belongs to no step of the trace.
+    first = np.full(int(device.stream.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(first, device.stream[paired], device.start[paired])
+    in_flight = ~paired & (device.start < np.where(np.isinf(first), -np.inf, first)[device.stream])
+    if rank.steps:
+        chosen = rank.steps if step == ALL else (_numbered_step(rank, int(step)),)
+        start = min(profiled.start for profiled in chosen)
+        end = max(profiled.end for profiled in chosen)
+    else:
+        of_any_step = device.start[~in_flight] if len(rank.host) else device.start
+        starts = [column[0] for column in (rank.host.start, of_any_step) if len(column)]
+        ends = [column.end.max() for column in (rank.host, device) if len(column)]
+        if not starts:
+            reason = "no host or device event; record CPU and CUDA activities"
+            raise TraceError(f"{rank.file}: {reason}")
+        start, end = float(min(starts)), float(np.nextafter(max(ends), np.inf))
+    host = np.flatnonzero((rank.host.start >= start) & (rank.host.start < end))
     # A kernel belongs to the step in which it was launched, whenever it runs. One without a launch
     # in the trace belongs to the step in which it starts, unless it was launched before the
     # recording.
-    in_window = _among(device.correlation, launched_in) & (device.correlation >= 0)
-    paired = _among(device.correlation, launched) & (device.correlation >= 0)
-    in_flight = ~paired & (device.start < _first_start(device, paired)[device.stream])
+    in_window = _among(device.correlation, rank.host.correlation[host]) & (device.correlation >= 0)
     orphan = ~paired & ~in_flight & (device.start >= start) & (device.start < end)
     if rank.steps and step != ALL:
         in_flight &= (device.start >= start) & (device.start < end)
@@ -167,36 +175,6 @@ def _among(correlation: Longs, launched: Longs) -> NDArray[np.bool_]:
     return np.asarray(ids[np.searchsorted(ids[:-1], correlation)] == correlation)
 
 
-def _first_start(device: DeviceEvents, paired: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Start of the first op of each stream whose launch is in the trace (s).
-
-    Anything earlier was launched before the recording began and belongs to no step of the trace.
-    """
-    first = np.full(int(device.stream.max(initial=-1)) + 1, np.inf)
-    np.minimum.at(first, device.stream[paired], device.start[paired])
-    return np.where(np.isinf(first), -np.inf, first)
-
-
-def _bounds(rank: RankTrace, step: str) -> tuple[float, float]:
-    if rank.steps:
-        chosen = rank.steps if step == ALL else (_numbered_step(rank, int(step)),)
-        return min(profiled.start for profiled in chosen), max(profiled.end for profiled in chosen)
-    starts = [column[0] for column in (rank.host.start, _of_any_step(rank)) if len(column)]
-    ends = [column.end.max() for column in (rank.host, rank.device) if len(column)]
-    if not starts:
-        raise TraceError(f"{rank.file}: no host or device event; record CPU and CUDA activities")
-    return float(min(starts)), float(np.nextafter(max(ends), np.inf))
-
-
-def _of_any_step(rank: RankTrace) -> NDArray[np.float64]:
-    """Return starts of device events that were not left from before the recording, sorted (s)."""
-    device, launched = rank.device, np.unique(rank.host.correlation[rank.host.correlation >= 0])
-    paired = np.isin(device.correlation, launched)
-    if not len(rank.host) or not len(device):
-        return device.start
-    return device.start[device.start >= _first_start(device, paired)[device.stream]]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Launches:
     """Launches of a step in order of their start; columns have shape ``(launched,)``.
@@ -204,7 +182,9 @@ class Launches:
     Host row ``host[i]`` launched device row ``device[i]`` (one launch of a graph has many rows).
     ``of_device`` maps a device row to its host row. ``latency`` is the usual one
     (:func:`typical_latency`, s). ``held`` are the host rows whose call reached the device only as
-    it returned (:func:`held_up`).
+    it returned: a module was loaded, a graph uploaded, the thread preempted. The call took longer
+    than a launch, and its first kernel did not start before it had ended; all that time is the
+    host's.
     """
 
     host: NDArray[np.int64]
@@ -216,14 +196,19 @@ class Launches:
 
 def pair(trace: RankTrace, window: Window) -> Launches:
     """Pair launches and device events by correlation id."""
+    host, device = trace.host, trace.device
     launched = launch_rows(trace)[window.device]
     inside = np.isin(launched, window.host)
     both = np.column_stack((launched, window.device))[inside]
-    both = both[np.lexsort((trace.device.start[both[:, 1]], trace.host.start[both[:, 0]]))]
+    both = both[np.lexsort((device.start[both[:, 1]], host.start[both[:, 0]]))]
     of_device = dict(zip(both[:, 1].tolist(), both[:, 0].tolist(), strict=True))
     paired = Launches(both[:, 0], both[:, 1], of_device)
-    latency = typical_latency(trace, paired)
-    return replace(paired, latency=latency, held=held_up(trace, paired, latency))
+    latency, first = typical_latency(trace, paired), first_nodes(paired)
+    called, node = paired.host[first], paired.device[first]
+    # A call that copies may wait for the copy and is not delayed.
+    late = (host.end[called] > host.start[called] + latency + EXPLAINED) & ~device.copy[node]
+    late &= device.start[node] >= host.end[called] - CONTRADICTED
+    return replace(paired, latency=latency, held=frozenset(called[late].tolist()))
 
 
 _AT_MOST = 10e-6
@@ -242,14 +227,21 @@ def typical_latency(trace: RankTrace, launches: Launches) -> float:
     """
     if not len(launches.device):
         return 0.0
-    first = first_nodes(launches)
+    first, row = first_nodes(launches), launch_rows(trace)
     called, start = launches.host[first], trace.device.start[launches.device[first]]
-    returned = trace.host.end[called]
-    long = returned > trace.host.start[called] + EXPLAINED
-    behind = long & (start >= returned - CONTRADICTED)
-    delay = start - trace.host.start[called]
+    begun, returned = trace.host.start[called], trace.host.end[called]
+    behind = (returned > begun + EXPLAINED) & (start >= returned - CONTRADICTED)
+    delay = start - begun
     alone = np.where(behind, np.maximum(0.0, start - returned), delay)
-    good = _device_idle(trace, called) & (alone >= 0) & (alone <= _LONGEST)
+    # Idle: all earlier launches, of whatever step, had ended. Ops without a launch in the trace
+    # were launched before its first; without any, what the device did at first is unknown.
+    launched = np.full(len(row), -np.inf)
+    launched[row >= 0] = trace.host.start[row[row >= 0]]
+    order = np.argsort(launched, kind="stable")
+    # ended[i]: when the last of the first i launched ops had ended; infinity before any.
+    ended = np.concatenate([[np.inf], np.maximum.accumulate(trace.device.end[order])])
+    is_idle = ended[np.searchsorted(launched[order], begun)] <= begun
+    good = is_idle & (alone >= 0) & (alone <= _LONGEST)
     if good.any():
         return float(np.median(alone[good]))
     return float(max(0.0, min(_AT_MOST, delay.min())))
@@ -259,38 +251,3 @@ def first_nodes(launches: Launches) -> NDArray[np.int64]:
     """Return the row of the first device op of each launch, shape ``(calls,)``; rows are sorted."""
     _, first = np.unique(launches.host, return_index=True)
     return np.sort(first)
-
-
-def _device_idle(trace: RankTrace, host: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether all earlier launches, of whatever step, had ended by a launch.
-
-    A busy device is sometimes between two kernels, with its queue full. Ops without a launch in the
-    trace were launched before its first launch; if there are none, the device's work at the
-    beginning of the recording is unknown.
-    """
-    row = launch_rows(trace)
-    launched = row >= 0
-    called = np.full(len(row), -np.inf)
-    called[launched] = trace.host.start[row[launched]]
-    order = np.argsort(called, kind="stable")
-    # ended[i]: when the last of the first i launched ops had ended; infinity before any, for which
-    # it is unknown.
-    ended = np.concatenate([[np.inf], np.maximum.accumulate(trace.device.end[order])])
-    start = trace.host.start[host]
-    return np.asarray(ended[np.searchsorted(called[order], start)] <= start)
-
-
-def held_up(trace: RankTrace, launches: Launches, latency: float) -> frozenset[int]:
-    """Return the calls (host rows) that reached the device only as they returned.
-
-    A module was loaded, a graph uploaded, the thread preempted: the call took longer than a launch
-    (``latency``, s) and its first kernel did not start before it had ended. All that time is the
-    host's. A call that copies may wait for the copy and is not one of them.
-    """
-    first = first_nodes(launches)
-    called = launches.host[first]
-    returned = trace.host.end[called]
-    late = returned > trace.host.start[called] + latency + EXPLAINED
-    late &= trace.device.start[launches.device[first]] >= returned - CONTRADICTED
-    late &= ~trace.device.copy[launches.device[first]]
-    return frozenset(called[late].tolist())

@@ -95,7 +95,18 @@ def open_trace(
         raise TraceError(
             f"{path}: --kernels, --replicate and --ranks are for {profilers}; this is {name}"
         )
-    return _with_typical_step(form.open(path, options), form)
+    read = form.open(path, options)
+    if form.profiler:  # read once for all steps; the typical one is chosen from several of them
+        read = lru_cache(maxsize=MOST_STEPS)(read)
+
+    def read_or_settle(step: str) -> Loaded:
+        if step.startswith("p") and step[1:].isdecimal():
+            raise TraceError(f"{step}: what-ifs draw this step; here name a recorded one")
+        if step != TYPICAL:
+            return read(step)
+        return typical_step(read) if form.profiler else read(MEDIAN)
+
+    return read_or_settle
 
 
 def _format_named(name: str) -> "Format":
@@ -118,21 +129,6 @@ def as_format(value: object) -> "Format":
     if not isinstance(value, Format):
         raise TypeError(f"write a traces.load.Format, not a {type(value).__name__}")
     return value
-
-
-def _with_typical_step(read: OpenTrace, form: "Format") -> OpenTrace:
-    """Add the typical step to an open trace, for formats that are read once for all steps."""
-    # Intervals and calibration also use the steps from which the typical one is chosen.
-    remembered = lru_cache(maxsize=MOST_STEPS)(read) if form.profiler else read
-
-    def read_or_settle(step: str) -> Loaded:
-        if step.startswith("p") and step[1:].isdecimal():
-            raise TraceError(f"{step}: what-ifs draw this step; here name a recorded one")
-        if step != TYPICAL:
-            return remembered(step)
-        return typical_step(remembered) if form.profiler else remembered(MEDIAN)
-
-    return read_or_settle
 
 
 def recognised(path: Path | str) -> str:

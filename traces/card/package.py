@@ -5,10 +5,10 @@ beside it, or in one sub-directory. Groups without a name in the traces get one 
 on the card.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -181,17 +181,13 @@ _MOST_FILES = 10_000
 
 def _files(folder: Path) -> list[Path]:
     try:
-        return sorted(_some(folder))
+        entries = list(islice(folder.iterdir(), _MOST_FILES + 1))
+        files = [file for file in entries if file.is_file() and not file.name.startswith(".")]
     except OSError as error:
         raise TraceError(f"{folder}: cannot be read: {reason_of(error)}") from error
-
-
-def _some(folder: Path) -> Iterator[Path]:
-    for number, file in enumerate(folder.iterdir()):
-        if number >= _MOST_FILES:
-            raise TraceError(f"{folder}: more than {_MOST_FILES} entries; a trace has one per rank")
-        if file.is_file() and not file.name.startswith("."):
-            yield file
+    if len(entries) > _MOST_FILES:
+        raise TraceError(f"{folder}: more than {_MOST_FILES} entries; a trace has one per rank")
+    return sorted(files)
 
 
 def labelled(workload: Workload, plan: "ParallelismSection") -> tuple[Workload, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Floats, Ints, Longs
+from simulator.support.arrays import Ints, Longs
 from simulator.support.errors import shown
 from simulator.support.quantities import whole_of
 from traces.core.events import DeviceEvents, HostEvents
@@ -112,15 +112,12 @@ class EventRows:
 
     def host(self, first: int) -> HostEvents:
         """Sorted by start, the longer first, so that an event follows the one that encloses it."""
-        start, end = self._seconds(first)
-        columns = self._sorted(start, end, np.lexsort((-end, start)))
+        _, columns = self._sorted(first, -1)
         return HostEvents(kind=columns.pop("code"), thread=columns.pop("lane"), **columns)
 
     def device(self, first: int) -> DeviceEvents:
         """Sorted by start; rows with equal starts keep the order of their ends."""
-        start, end = self._seconds(first)
-        order = np.lexsort((end, start))
-        columns = self._sorted(start, end, order)
+        order, columns = self._sorted(first, 1)
         return DeviceEvents(
             copy=columns.pop("code").astype(np.bool_),
             stream=columns.pop("lane"),
@@ -129,15 +126,13 @@ class EventRows:
             **columns,
         )
 
-    def _sorted(self, start: Floats, end: Floats, order: Longs) -> dict[str, NDArray[Any]]:
-        """Return the columns that all events have, with rows in the given order."""
+    def _sorted(self, first: int, by_end: int) -> tuple[Longs, dict[str, NDArray[Any]]]:
+        """Return an order by start, then ``by_end`` up or down, and the columns of all events."""
+        start, end = ((np.asarray(column) - first) / 1e9 for column in (self.start, self.end))
+        order = np.lexsort((by_end * end, start))
         names = ("code", "lane", "name", "correlation", "external", "comm")
         columns = {name: np.asarray(getattr(self, name))[order] for name in names}
-        return columns | {"start": start[order], "end": end[order]}
-
-    def _seconds(self, first: int) -> tuple[Floats, Floats]:
-        start, end = (np.asarray(column) - first for column in (self.start, self.end))
-        return start / 1e9, end / 1e9
+        return order, columns | {"start": start[order], "end": end[order]}
 
 
 class LaneLabels:

@@ -88,15 +88,14 @@ class KernelRules:
         """
         name = kernel[:_LONGEST_NAME]
         if name not in self._known:  # ranks of a job have the same kernels
-            self._known[name] = self._first(name)
+            short, rules = name[:_SHORT_NAME], zip(self.rules, self._patterns, strict=True)
+            matching = (
+                rule
+                for number, (rule, pattern) in enumerate(rules)
+                if pattern.search(short if number < self.own else name)
+            )
+            self._known[name] = next(matching, None)
         return self._known[name]
-
-    def _first(self, name: str) -> KernelRule | None:
-        short = name[:_SHORT_NAME]
-        for number, (rule, pattern) in enumerate(zip(self.rules, self._patterns, strict=True)):
-            if pattern.search(short if number < self.own else name):
-                return rule
-        return None
 
     def before(self, rules: Iterable[KernelRule]) -> "KernelRules":
         """Return these rules after others, which take precedence."""

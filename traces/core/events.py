@@ -366,22 +366,17 @@ def launch_times(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool
 
 def checked(trace: RankTrace) -> RankTrace:
     """Return a recording; refuse one whose times and ids a host and its device cannot have."""
-    reason = (
-        _wrong_steps(trace.steps)
-        or _wrong_kernels(trace)
-        or _wrong_launches(trace)
-        or _wrong_order(trace.host)
-    )
-    if reason:
-        raise TraceError(f"{trace.file}: {reason}; record again")
+    for wrong in (_wrong_steps, _wrong_kernels, _wrong_launches, _wrong_order):
+        if reason := wrong(trace):
+            raise TraceError(f"{trace.file}: {reason}; record again")
     return trace
 
 
-def _wrong_steps(steps: Sequence[ProfilerStep]) -> str:
-    for step in steps:
+def _wrong_steps(trace: RankTrace) -> str:
+    for step in trace.steps:
         if step.end <= step.start:
             return f"step {step.number} lasts no time"
-    for earlier, later in pairwise(steps):
+    for earlier, later in pairwise(trace.steps):
         shorter = min(earlier.end - earlier.start, later.end - later.start)
         if later.number == earlier.number or earlier.end - later.start > shorter / 2:
             return f"steps {earlier.number} and {later.number} are of one number or of one time"
@@ -403,7 +398,14 @@ def _wrong_kernels(trace: RankTrace) -> str:
     kernels, size = lengths[~device.copy], len(trace.streams)
     if len(kernels) >= _MANY and not kernels.any():
         return f"its {len(kernels):,} kernels last no time"
-    if twins := _twins(device):
+    columns = (device.stream, device.start, device.end, device.name)
+    order = np.lexsort(columns)
+    same = device.end[order][1:] > device.start[order][1:]
+    for column in columns:
+        same &= column[order][1:] == column[order][:-1]
+    twins = int(np.count_nonzero(same))
+    # Of 8 and more that are in it twice half have a twin before them.
+    if twins >= max(_MANY, len(device) / 3):
         return f"{twins:,} of {len(device):,} kernels and copies are in it twice"
     if np.count_nonzero(kernels) >= _ENOUGH and np.median(kernels[kernels > 0]) < _SHORT:
         return (
@@ -443,20 +445,6 @@ def _wrong_launches(trace: RankTrace) -> str:
     return ""
 
 
-def _twins(device: DeviceEvents) -> int:
-    """Count events of one name and one time on one stream, if they are most of a recording.
-
-    Of 8 and more that are in it twice half have a twin before them.
-    """
-    columns = (device.stream, device.start, device.end, device.name)
-    order = np.lexsort(columns)
-    same = device.end[order][1:] > device.start[order][1:]
-    for column in columns:
-        same &= column[order][1:] == column[order][:-1]
-    twins = int(np.count_nonzero(same))
-    return twins if twins >= max(_MANY, len(device) / 3) else 0
-
-
 _LAUNCHES_NONE = re.compile(r"Synchronize|Event|Wait|Malloc|Free|Query")
 """Calls of the runtime that launch no kernel."""
 _LATER = 16
@@ -464,7 +452,8 @@ _LATER = 16
 real recordings at most 18 % fall, and with all times mirrored 84 to 100 %."""
 
 
-def _wrong_order(host: HostEvents) -> str:
+def _wrong_order(trace: RankTrace) -> str:
+    host = trace.host
     for kind, ids in ((HostKind.RUNTIME, host.correlation), (HostKind.OPERATOR, host.external)):
         rows = np.flatnonzero((host.kind == kind) & (ids > 0))
         rows = rows[np.argsort(host.thread[rows], kind="stable")]

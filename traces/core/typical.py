@@ -65,8 +65,15 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
     steps = [middle, *_readable(read, others[: MOST_STEPS - 1])]
     usual = float(np.median([step.measured_step for step in steps]))
     same_calls, notes = [], list(middle.coverage.notes)
+    calls, sizes = _calls(middle.workload)
     for step in steps:
-        if not _are_alike(step.workload, middle.workload):
+        step_calls, step_sizes = _calls(step.workload)
+        if (
+            step_calls != calls
+            or not (  # sizes differ by chance, but not by this much
+                (step_sizes <= sizes * _OTHER) & (sizes <= step_sizes * _OTHER)
+            ).all()
+        ):
             notes.append(_DIFFERENT.format(step.coverage.step, middle.coverage.step))
         elif not usual / _OTHER <= step.measured_step <= usual * _OTHER and step is not middle:
             times = (format_quantity(seconds, "s") for seconds in (step.measured_step, usual))
@@ -223,11 +230,3 @@ def _calls(workload: Workload) -> tuple[object, NDArray[np.float64]]:
         for group, *row in zip(*(part.tolist() for part in columns), strict=True)
     )
     return (workload.ranks, [row[:-1] for row in rows]), np.array([row[-1] for row in rows])
-
-
-def _are_alike(step: Workload, other: Workload) -> bool:
-    """Whether two steps make the same calls, of sizes that differ by no more than chance does."""
-    (calls, sizes), (other_calls, other_sizes) = _calls(step), _calls(other)
-    return calls == other_calls and bool(
-        np.all((sizes <= other_sizes * _OTHER) & (other_sizes <= sizes * _OTHER))
-    )

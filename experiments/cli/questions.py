@@ -91,9 +91,10 @@ def utility(
 ) -> None:
     """Say how much shorter the step gets with each resource doubled."""
     if _is_deployment(trace):
-        from experiments.cli.serving import utility_of_deployment
+        from experiments.cli.serving import ask_of_deployment
 
-        utility_of_deployment(ctx, trace, cluster, factor=factor, resources=resource)
+        also = "factor", "resource"
+        ask_of_deployment(ctx, cluster, "serving", also=also, factor=factor, resources=resource)
         return
     from experiments.points.utility import utility as ask
 
@@ -165,9 +166,10 @@ def sweep(
     """
     numbers = [float(number) for number in factors.split(",")]
     if _is_deployment(trace):
-        from experiments.cli.serving import sweep_deployment
+        from experiments.cli.serving import ask_of_deployment
 
-        sweep_deployment(ctx, trace, cluster, resource, numbers)
+        values, also = [f"{number:g}" for number in numbers], ("resource", "factors")
+        ask_of_deployment(ctx, cluster, "serving_sweep", resource, values, also=also)
         return
     refuse_given(ctx, ("factors",) if curve else ("reach", "gap", "threshold"), _CURVES[curve])
     if curve:
@@ -211,9 +213,11 @@ def compare(
     if not cluster:
         raise typer.BadParameter("Missing option '--cluster' / '-c'.")
     if _is_deployment(trace):
-        from experiments.cli.serving import compare_deployments
+        from experiments.cli.serving import ask_of_deployment
+        from experiments.evaluate.serving_plan import read_serving_plan, refuse_log
 
-        compare_deployments(ctx, trace, cluster)
+        refuse_log(read_serving_plan(trace))
+        ask_of_deployment(ctx, cluster[0], "serving_sweep", "cluster", cluster, also=())
         return
     answer(ctx, ask, trace, cluster, topologies=topology or ())
 

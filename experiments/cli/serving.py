@@ -291,48 +291,25 @@ _SHOWN = ("trace", "cluster", "write", "figure", "html", "output")
 """Options of questions about steps that those about a deployment have, too."""
 
 
-def utility_of_deployment(
+def ask_of_deployment(
     ctx: typer.Context,
-    file: Path,
     cluster: str | None,
-    *,
-    factor: float,
-    resources: list[str] | None,
+    question: str,
+    *arguments: object,
+    also: tuple[str, ...],
+    **options: object,
 ) -> None:
-    """Say what a multiple of each resource would buy a deployment that a file has."""
-    plan, served_by = _read(ctx, file, cluster, ("factor", "resource"))
-    show(_ask("serving", plan, served_by, resources=resources, factor=factor), ctx.params["output"])
+    """Ask a question about the deployment that a command's trace is the file of.
 
-
-def sweep_deployment(
-    ctx: typer.Context, file: Path, cluster: str | None, resource: str, factors: list[float]
-) -> None:
-    """Say what requests see of a deployment at multiples of a resource."""
-    plan, served_by = _read(ctx, file, cluster, ("resource", "factors"))
-    values = [f"{factor:g}" for factor in factors]
-    show(_ask("serving_sweep", plan, served_by, resource, values), ctx.params["output"])
-
-
-def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> None:
-    """Say what requests see of a deployment on several clusters."""
-    from experiments.evaluate.serving_plan import read_serving_plan, refuse_log
-
-    refuse_log(read_serving_plan(file))
-    plan, served_by = _read(ctx, file, clusters[0], ())
-    show(_ask("serving_sweep", plan, served_by, "cluster", clusters), ctx.params["output"])
-
-
-def _read(
-    ctx: typer.Context, file: Path, cluster: str | None, names: tuple[str, ...]
-) -> "tuple[ServingPlan, Instances]":
-    """Read a deployment, and refuse options that are of steps alone."""
+    Options of steps alone are refused, but not those that the question has ``also``.
+    """
     from experiments.evaluate.serving_plan import check_plan, instances_of, read_serving_plan
 
     if cluster is None:
         raise typer.BadParameter("Missing option '--cluster' / '-c'.")
-    known = {*_SHOWN, *names}
-    rest = [parameter.name or "" for parameter in ctx.command.params]
-    refuse_given(ctx, [name for name in rest if name not in known], "on a deployment")
-    plan = read_serving_plan(file)
+    names = [parameter.name or "" for parameter in ctx.command.params]
+    refuse_given(ctx, [name for name in names if name not in _SHOWN + also], "on a deployment")
+    plan = read_serving_plan(ctx.params["trace"])
     check_plan(plan)
-    return plan, instances_of(plan, cluster)
+    report = _ask(question, plan, instances_of(plan, cluster), *arguments, **options)
+    show(report, ctx.params["output"])

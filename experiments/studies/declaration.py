@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -384,9 +384,7 @@ def declare(content: Mapping[str, Any]) -> Declaration:
 def _declared(
     content: object, *, folder: Path, source: str, positions: Mapping[Keys, Place] | None
 ) -> Declaration:
-    def wrong(path: Keys, message: str) -> StudyError:
-        return _wrong(source, positions, path, message)
-
+    wrong = partial(_wrong, source, positions)
     if not isinstance(content, dict):
         content_kind = "empty" if content is None else f"a {type(content).__name__}"
         raise wrong((), f"a study is a table of fields, but the file is {content_kind}")
@@ -410,9 +408,9 @@ def _declared(
     declaration = Declaration(
         *(file, dimensions, constraints, settings, confirm, folder, source, content, positions)
     )
-    _check_objectives(declaration, wrong)
-    _check_known(declaration, wrong)
-    _check_search(declaration, wrong)
+    _check_objectives(declaration)
+    _check_known(declaration)
+    _check_search(declaration)
     return declaration
 
 
@@ -500,7 +498,7 @@ def _constraints(
     return tuple(constraints)
 
 
-def _check_objectives(declaration: Declaration, wrong: Any) -> None:
+def _check_objectives(declaration: Declaration) -> None:
     numeric = (axis.name for axis in declaration.dimensions if axis.is_number)
     names = dict.fromkeys((*FIGURES, *numeric))
     for name, raw in declaration.file.objectives.items():
@@ -508,9 +506,9 @@ def _check_objectives(declaration: Declaration, wrong: Any) -> None:
             try:
                 parse_formula(formula, unit_of_names(declaration.dimensions, _UNITS))
             except StudyError as error:
-                raise wrong(("objectives", name), str(error)) from error
+                raise declaration.wrong(("objectives", name), str(error)) from error
             if name in names or not name.isidentifier():
-                raise wrong(
+                raise declaration.wrong(
                     ("objectives", name), f"{name!r} is computed: give it a name of its own, score"
                 )
     for goal in declaration.goals:
@@ -519,19 +517,19 @@ def _check_objectives(declaration: Declaration, wrong: Any) -> None:
             continue
         if goal.quantile and name not in OF_STEPS:
             drawn = ", ".join(OF_STEPS)
-            raise wrong(
+            raise declaration.wrong(
                 ("objectives", name),
                 f"{name} is not uncertain: only simulated figures have quantiles, {drawn}",
             )
         if name not in names:
             hint = did_you_mean(name, names)
-            raise wrong(
+            raise declaration.wrong(
                 ("objectives", name),
                 f"{name!r} cannot be an objective; {hint}there are {', '.join(names)}",
             )
 
 
-def _check_known(declaration: Declaration, wrong: Any) -> None:
+def _check_known(declaration: Declaration) -> None:
     """Reject figures that no workload has: tokens of a trace, memory and fields of a plan."""
     keys_of: dict[str, Keys] = {
         name: ("objectives", goal.name) for goal in declaration.goals for name in goal.names
@@ -545,31 +543,33 @@ def _check_known(declaration: Declaration, wrong: Any) -> None:
     for name, path in keys_of.items():
         if name in strange and name not in own:
             whose = "a deployment has no step" if serves else "no workload is a deployment"
-            raise wrong(path, f"{name}: {whose}; write {', '.join(own)}")
+            raise declaration.wrong(path, f"{name}: {whose}; write {', '.join(own)}")
         if not planned and (name in FITS["memory"] or name.startswith("plan.")):
-            raise wrong(path, f"{name}: only a plan gives it, and no workload is a plan")
+            raise declaration.wrong(
+                path, f"{name}: only a plan gives it, and no workload is a plan"
+            )
     for index, entry in enumerate(declaration.file.workloads):
         for name in ("tokens_per_s", "energy_per_token"):
             if name in keys_of and entry.trace is not None and entry.tokens is None:
-                raise wrong(
+                raise declaration.wrong(
                     ("workloads", index, "trace"),
                     f"{name} needs the tokens of a step of {entry.called}, which a trace does not "
                     "record: give tokens in the same entry",
                 )
 
 
-def _check_search(declaration: Declaration, wrong: Any) -> None:
+def _check_search(declaration: Declaration) -> None:
     search = declaration.file.search
     spans = [dimension.name for dimension in declaration.dimensions if dimension.span is not None]
     if search.method == "grid":
         if spans:
-            raise wrong(
+            raise declaration.wrong(
                 ("space", spans[0]),
                 "a grid needs discrete values: give steps, or another search.method",
             )
         points = declaration.points or 0
         if points > MOST_POINTS:
-            raise wrong(
+            raise declaration.wrong(
                 ("space",),
                 f"{points:,} points are more than {MOST_POINTS:,}: fewer steps, or search.method "
                 "nsga2, tpe, sobol or random with trials",
@@ -579,13 +579,13 @@ def _check_search(declaration: Declaration, wrong: Any) -> None:
     matching = [dimension for dimension in declaration.dimensions if dimension.name == search.over]
     if not matching or not matching[0].is_number:
         numbers = ", ".join(axis.name for axis in declaration.dimensions if axis.is_number)
-        raise wrong(
+        raise declaration.wrong(
             ("search", "over"),
             f"{search.over!r} is not a numeric dimension; choose from {numbers or 'none'}",
         )
     others = [dimension for dimension in declaration.dimensions if dimension.name != search.over]
     if spans := [dimension.name for dimension in others if dimension.span is not None]:
-        raise wrong(
+        raise declaration.wrong(
             ("space", spans[0]),
             "bisect works along one continuous dimension; give the others steps",
         )
@@ -593,7 +593,7 @@ def _check_search(declaration: Declaration, wrong: Any) -> None:
         try:
             percentage(getattr(search, key) or "1 %")
         except TwofoldError as error:
-            raise wrong(("search", key), str(error)) from error
+            raise declaration.wrong(("search", key), str(error)) from error
 
 
 def percentage(text: str) -> float:

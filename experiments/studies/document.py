@@ -75,12 +75,17 @@ def study(report: "StudyReport") -> Document:
         sections.append(_chosen(report))
     if report.refused:
         sections.append(_refused(report))
-    lead = [_sentence(file.description)] if file.description else []
-    lead += [*_best(report), *([_sentence(say_free(report))] if report.free else [])]
+    line = file.description
+    lead = [f"{line[0].upper()}{line[1:].rstrip('.')}."] if line else []
+    free = (
+        f"The bill does not depend on {', '.join(report.free)}, so the front always has the best"
+        " value of it: make it an objective, or vary cluster instead."
+    )
+    lead += [*_best(report), *[free] * bool(report.free)]
     return Document(
         title=f"Study: {file.name}",
         headline=_headline(report),
-        cause=_sentence(say_free(report)) if report.free else "",
+        cause=free if report.free else "",
         trust=_trust(report),
         facts=_facts(report),
         sections=(*sections, _question(report)),
@@ -121,18 +126,6 @@ def _best(report: "StudyReport") -> Iterator[str]:
         word = "Least" if report.study.ways[name] == "min" else "Most"
         values = _values(report, row.values)
         yield f"{word} {name}: {_say(report, name, row)}{in_others}, point {number:,}: {values}."
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:].rstrip('.')}."
-
-
-def say_free(report: "StudyReport") -> str:
-    """Return a sentence on dimensions that cost nothing in the bill."""
-    return (
-        f"the bill does not depend on {', '.join(report.free)}, so the front always has the best "
-        "value of it: make it an objective, or vary cluster instead"
-    )
 
 
 def _say(report: "StudyReport", name: str, row: "PointRow") -> str:

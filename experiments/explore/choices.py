@@ -13,7 +13,6 @@ from experiments.explore.answers import Offer
 from experiments.explore.state import State
 from experiments.output.words import say_time
 from experiments.scenario.language import parse_change
-from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Watch
 from simulator.calls import KINDS, Call
@@ -179,15 +178,6 @@ _MOST = 8
 """Number of offers that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """A state with the cost of its nodes and network (USD), and its step (s)."""
-
-    state: State
-    cost: float
-    step: float
-
-
 def networks(state: State, scenario: Scenario) -> Iterator[State]:
     """Return the state on each network that is worth a try, the one that is set first.
 
@@ -213,38 +203,26 @@ def with_bandwidth(state: State, factor: float) -> State:
     return replace(state, factors=others if factor == 1 else (*others, (_BANDWIDTH, factor)))
 
 
-def offers(points: Sequence[Priced], budget: float, step: float) -> tuple[Offer, ...]:
+def within(budget: float, tried: Sequence[Offer]) -> tuple[Offer, ...]:
     """Return what no other within the budget is both faster and cheaper than, the fastest first.
 
-    ``budget`` is in USD; gains are against ``step`` (s). Raises ClusterError if the budget buys
-    none: names the least that one costs.
+    ``budget`` is in USD. Raises ClusterError if it buys none: names the least that one costs.
     """
     affordable = sorted(
-        (point for point in points if point.cost <= budget),
-        key=lambda point: (point.step, point.cost, point.state.address()),
+        (offer for offer in tried if offer.cost_usd <= budget),
+        key=lambda offer: (offer.step_s, offer.cost_usd, offer.address),
     )
     if not affordable:
-        least = min(point.cost for point in points)
+        least = min(offer.cost_usd for offer in tried)
         raise ClusterError(
-            f"{format_quantity(budget, 'USD')} buys none of {len(points)} networks for these nodes"
+            f"{format_quantity(budget, 'USD')} buys none of {len(tried)} networks for these nodes"
             f": the cheapest costs {format_quantity(least, 'USD')}, its nodes included"
         )
-    front: list[Priced] = []
-    for point in affordable:
-        if not front or point.cost < front[-1].cost * (1 - _EQUAL):
-            front.append(point)
-    return tuple(
-        Offer(
-            what=", ".join(point.state.changes()) or "as recorded",
-            cost_usd=point.cost,
-            cost=format_quantity(point.cost, "USD"),
-            step_s=point.step,
-            step=say_time(point.step),
-            gain_pct=utility_pct(step, point.step),
-            address=point.state.address(),
-        )
-        for point in front[:_MOST]
-    )
+    front: list[Offer] = []
+    for offer in affordable:
+        if not front or offer.cost_usd < front[-1].cost_usd * (1 - _EQUAL):
+            front.append(offer)
+    return tuple(front[:_MOST])
 
 
 _EQUAL = 1e-9

@@ -40,12 +40,11 @@ from experiments.explore.choices import (
     BANDWIDTHS,
     About,
     Choices,
-    Priced,
     about,
     choices,
     networks,
-    offers,
     with_bandwidth,
+    within,
 )
 from experiments.explore.state import State, command, is_number, parse_state, python, settings_with
 from experiments.output.drawn import Ranks, ranks_drawn
@@ -59,6 +58,7 @@ from experiments.settings import Settings, Watch
 from simulator.analysis.critical_path import CriticalPath, critical_path
 from simulator.support.errors import TwofoldError
 from simulator.support.input_files import READABLE
+from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
 
 ANALYTIC = "analytic"
@@ -230,14 +230,14 @@ class Session:
         with self._moving.lock:
             now = self._moved(state, watch)
             cost_of(now.scenario)
-            points = [
-                point
-                for texts in networks(state, now.scenario)
-                for point in self._priced(texts, watch)
+            tried = [
+                offer
+                for on_network in networks(state, now.scenario)
+                for offer in self._offers(on_network, now.timeline.makespan, watch)
             ]
-        return offers(points, budget, now.timeline.makespan)
+        return within(budget, tried)
 
-    def _priced(self, state: State, watch: Watch) -> Iterator[Priced]:
+    def _offers(self, state: State, step_now: float, watch: Watch) -> Iterator[Offer]:
         """Price and time a network at several bandwidths; yield nothing if it is not possible."""
         try:
             prepared = self._prepare_anew(self._moving, state.structure(), watch)
@@ -256,7 +256,15 @@ class Session:
                 if prepared.design is None
                 else float(prepared.design.steps([number])[0])
             )
-            yield Priced(slid, cost, step)
+            yield Offer(
+                what=", ".join(slid.changes()) or "as recorded",
+                cost_usd=cost,
+                cost=format_quantity(cost, "USD"),
+                step_s=step,
+                step=say_time(step),
+                gain_pct=utility_pct(step_now, step),
+                address=slid.address(),
+            )
 
     def _prepared(self, engine: _Engine, state: State, watch: Watch) -> _PreparedStep:
         texts = state.structure()

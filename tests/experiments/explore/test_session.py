@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.evaluate.design_points import DesignPoints
-from experiments.explore.answers import say_time
-from experiments.explore.choices import Priced, about, offers
+from experiments.explore.answers import Offer, say_time
+from experiments.explore.choices import about, within
 from experiments.explore.server import Superseded, until
 from experiments.explore.session import open_session
 from experiments.explore.state import State, parse_state
@@ -435,7 +435,7 @@ def test_offers_are_within_the_budget_and_are_what_they_said_when_they_are_set(s
 
 
 def test_a_budget_below_all_names_the_cheapest():
-    tried = [Priced(State(), cost, 1.0) for cost in (158e3, 152e3, 170e3)]
+    tried = [Offer("", cost, "", 1.0, "", 0.0, "") for cost in (158e3, 152e3, 170e3)]
     told = "1 kUSD buys none of 3 networks .* the cheapest costs 152 kUSD"
     with pytest.raises(TwofoldError, match=told):
-        offers(tried, 1e3, 1.0)
+        within(1e3, tried)

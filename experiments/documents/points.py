@@ -152,12 +152,12 @@ def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> s
         return f"{nothing} saves {NOTHING:g} % of {step}."
     phrase = better(best.resource, report.factor, devices=devices)
     first = f"{phrase} {_effect(best)} of {step}."
-    of_rank = {*RANKS, MEMORY_BANDWIDTH}
+    of_ranks = {*RANKS, MEMORY_BANDWIDTH}
     if report.interrupted:  # the others may lack an answer
         return first
-    of_ranks = best.resource in of_rank
-    rest = [row for row in answered if (row.resource in of_rank) is not of_ranks]
-    return first + _second(rest, report.factor, "In" if of_ranks else "Outside", devices)
+    is_of_ranks = best.resource in of_ranks
+    rest = [row for row in answered if (row.resource in of_ranks) is not is_of_ranks]
+    return first + _second(rest, report.factor, "In" if is_of_ranks else "Outside", devices)
 
 
 def _second(rest: Sequence["Point"], factor: float, side: str, devices: str) -> str:

@@ -142,10 +142,10 @@ def requests_that_meet(run: InstanceRun, slo: Slo) -> Floats:
 
 def over_requests(times: Floats, quantile: float | None = None) -> float:
     """Return a quantile over requests, or their mean; NaN if no request has such a time."""
-    times_known = times[~np.isnan(times)]
-    if not len(times_known):
+    times = times[~np.isnan(times)]
+    if not len(times):
         return nan
-    return float(times_known.mean() if quantile is None else np.quantile(times_known, quantile))
+    return float(times.mean() if quantile is None else np.quantile(times, quantile))
 
 
 def gain_of(values: Floats) -> Gain | None:

@@ -300,7 +300,6 @@ class Workload:
         if cycle := self.edges.cycle:
             ops = " -> ".join(str(self.op(op)) for op in [*cycle, cycle[0]])
             raise WorkloadError(f"the edges make a cycle: {ops}")
-        _check_copies(self)
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""
@@ -524,6 +523,7 @@ def _check_edges(edges: Edges, ops: int) -> None:
 
 
 def _check_ranks(workload: Workload) -> None:
+    """Refuse ranks and copies that are not those of the job."""
     if workload.job_ranks > MOST_RANKS:
         raise WorkloadError(f"{workload.job_ranks} ranks; a job has at most {MOST_RANKS}")
     outside = np.flatnonzero((workload.rank < 0) | (workload.rank >= workload.job_ranks))
@@ -537,6 +537,15 @@ def _check_ranks(workload: Workload) -> None:
                 raise WorkloadError(
                     f"group {group} names rank {rank}, which does not exist in {job}"
                 )
+    copies = workload.copies
+    if copies is None:
+        return
+    if len(copies.stand_in) != workload.job_ranks or len(copies.groups) != len(workload.groups):
+        job = f"{workload.job_ranks} ranks and {len(workload.groups)} groups"
+        raise WorkloadError(f"the copies are not those of a job of {job}")
+    strangers = np.setdiff1d(workload.rank, copies.stand_in)
+    if len(strangers):
+        raise WorkloadError(f"rank {strangers[0]} is in the workload, but represents no rank")
 
 
 def _check_calls(workload: Workload) -> None:
@@ -604,18 +613,6 @@ def unawaited(what: NDArray[np.uint8], call: Ints, eager: Mask) -> Mask:
         sent[call[what == What.SEND]] = True
         marked[receives] = (eager & sent)[call[receives]]
     return marked
-
-
-def _check_copies(workload: Workload) -> None:
-    copies = workload.copies
-    if copies is None:
-        return
-    if len(copies.stand_in) != workload.job_ranks or len(copies.groups) != len(workload.groups):
-        job = f"{workload.job_ranks} ranks and {len(workload.groups)} groups"
-        raise WorkloadError(f"the copies are not those of a job of {job}")
-    strangers = np.setdiff1d(workload.rank, copies.stand_in)
-    if len(strangers):
-        raise WorkloadError(f"rank {strangers[0]} is in the workload, but represents no rank")
 
 
 def topological_order(offset: Longs, target: Ints) -> Ints:

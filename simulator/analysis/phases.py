@@ -7,9 +7,7 @@ from itertools import chain
 import numpy as np
 from msgspec import Struct
 
-from simulator.support.arrays import Longs
 from simulator.timeline import RunTimes
-from simulator.workload import Workload
 
 PREFILL, DECODE = "prefill", "decode"
 MIXED = "mixed"
@@ -72,9 +70,13 @@ def moment(run: RunTimes, rank: int, lane: str, time: float) -> float | None:
     Inside an op by the share of it that is done, after one by the time since.
     """
     workload = run.workload
-    ops = _lane_ops(workload, rank, lane)
+    if lane not in workload.lanes:
+        return None
+    on_lane = (workload.rank == rank) & (workload.lane == workload.lanes.index(lane))
+    ops = np.flatnonzero(on_lane & ~np.isnan(workload.measured_start))
     if not len(ops):
         return None
+    ops = ops[np.lexsort((workload.measured_end[ops], workload.measured_start[ops]))]
     begun_last = int(np.searchsorted(workload.measured_start[ops], time, side="right")) - 1
     if begun_last < 0:
         return float(run.start[ops[0]]) - (float(workload.measured_start[ops[0]]) - time)
@@ -84,15 +86,6 @@ def moment(run: RunTimes, rank: int, lane: str, time: float) -> float | None:
     if time >= over:
         return end + (time - over)
     return start + (end - start) * (time - begun) / (over - begun)
-
-
-def _lane_ops(workload: Workload, rank: int, lane: str) -> Longs:
-    """Ops of a lane in the order of their measured times."""
-    if lane not in workload.lanes:
-        return np.empty(0, dtype=np.int64)
-    on_lane = (workload.rank == rank) & (workload.lane == workload.lanes.index(lane))
-    ops = np.flatnonzero(on_lane & ~np.isnan(workload.measured_start))
-    return ops[np.lexsort((workload.measured_end[ops], workload.measured_start[ops]))]
 
 
 def _of_rank(run: RunTimes, phases: Sequence[Phase]) -> ServingLatency | None:

@@ -110,9 +110,27 @@ class Networks:
     def class_loads(self, schedule: Schedule, positions: Ints) -> "ClassLoads":
         """Return the loads of a schedule on classes of links, once for all networks with these."""
         key = id(schedule), positions.tobytes()
-        if key not in self._laid:
-            self._laid[key] = schedule, class_loads(schedule, positions, self)
-        return self._laid[key][1]
+        if key in self._laid:
+            return self._laid[key][1]
+        classes, total = len(self.resource), np.zeros(len(self.graph))
+        count: dict[tuple[bytes, ...], int] = {}
+        rows: dict[tuple[bytes, ...], tuple[Floats, Floats, Floats]] = {}
+        for step in schedule.steps:
+            on_link, mean, ways = _step_on_classes((schedule, step), positions, self)
+            total += step.repeats * on_link
+            row = _busiest_of_class(on_link, self), mean, ways
+            content = tuple(part.tobytes() for part in row)
+            count[content] = count.get(content, 0) + step.repeats
+            rows[content] = row
+        laid = ClassLoads(
+            repeats=np.array(list(count.values()), dtype=np.float64),
+            most=np.array([most for most, _, _ in rows.values()]).reshape(-1, classes),
+            mean=np.array([mean for _, mean, _ in rows.values()]).reshape(-1, classes),
+            ways=tuple(ways for _, _, ways in rows.values()),
+            total=_busiest_of_class(total, self),
+        )
+        self._laid[key] = schedule, laid
+        return laid
 
     def in_lockstep(self, schedule: Schedule, positions: Ints) -> Mask:
         """Mark the networks on which a call takes the time of :meth:`wire`, shape ``(S,)``.
@@ -214,27 +232,6 @@ class ClassLoads(Struct, frozen=True, eq=False):
     mean: Floats
     ways: tuple[Floats, ...]
     total: Floats
-
-
-def class_loads(schedule: Schedule, positions: Ints, networks: Networks) -> ClassLoads:
-    """Return the loads of a schedule on the classes of links, equal on all networks with these."""
-    classes, total = len(networks.resource), np.zeros(len(networks.graph))
-    count: dict[tuple[bytes, ...], int] = {}
-    rows: dict[tuple[bytes, ...], tuple[Floats, Floats, Floats]] = {}
-    for step in schedule.steps:
-        on_link, mean, ways = _step_on_classes((schedule, step), positions, networks)
-        total += step.repeats * on_link
-        row = _busiest_of_class(on_link, networks), mean, ways
-        key = tuple(part.tobytes() for part in row)
-        count[key] = count.get(key, 0) + step.repeats
-        rows[key] = row
-    return ClassLoads(
-        repeats=np.array(list(count.values()), dtype=np.float64),
-        most=np.array([most for most, _, _ in rows.values()]).reshape(-1, classes),
-        mean=np.array([mean for _, mean, _ in rows.values()]).reshape(-1, classes),
-        ways=tuple(ways for _, _, ways in rows.values()),
-        total=_busiest_of_class(total, networks),
-    )
 
 
 def on_networks(

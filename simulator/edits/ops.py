@@ -109,7 +109,22 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     >>> fused(builder.build(), np.array([True, True])).workload.duration.tolist()
     [0.004, 0.0]
     """
-    before = _fused_with(workload, ops)
+    edges = workload.edges
+    source, target = edges.source, edges.target
+    waited = workload.what[source] != What.HOST
+    followers = np.diff(edges.offset)
+    awaited = np.bincount(target[waited], minlength=len(workload))
+    goes_on = (
+        ops[source]
+        & ops[target]
+        & (workload.rank[source] == workload.rank[target])
+        & (workload.lane[source] == workload.lane[target])
+        & (followers[source] == 1)
+        & (awaited[target] == 1)
+    )
+    # The previous kernel of each kernel's run, -1 for the first of a run.
+    before = np.full(len(workload), -1, dtype=np.int64)
+    before[target[goes_on]] = source[goes_on]
     first = np.arange(len(workload))
     later = np.flatnonzero(before >= 0)
     first[later] = before[later]
@@ -139,26 +154,6 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
         traffic=None if gone.traffic is None else summed(gone.traffic),
     )
     return Fused(result, member, len(heads))
-
-
-def _fused_with(workload: Workload, ops: Mask) -> Longs:
-    """Return the previous kernel of each kernel's run, -1 for the first of a run."""
-    edges = workload.edges
-    source, target = edges.source, edges.target
-    waited = workload.what[source] != What.HOST
-    followers = np.diff(edges.offset)
-    awaited = np.bincount(target[waited], minlength=len(workload))
-    goes_on = (
-        ops[source]
-        & ops[target]
-        & (workload.rank[source] == workload.rank[target])
-        & (workload.lane[source] == workload.lane[target])
-        & (followers[source] == 1)
-        & (awaited[target] == 1)
-    )
-    before = np.full(len(workload), -1, dtype=np.int64)
-    before[target[goes_on]] = source[goes_on]
-    return before
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -215,16 +215,12 @@ class _Extended:
             ops += len(unit) * insertion.copies
         self._cuts = list(cuts.values())
         for number, insertions in enumerate(self._cuts):
-            self._number_units(number, insertions)
-
-    def _number_units(self, number: int, insertions: Sequence[int]) -> None:
-        """Record the unit of each op of a run."""
-        run = self.insertions[insertions[0]].run
-        units = [self.insertions[insertion].unit for insertion in insertions]
-        for unit in range(len(run)):
-            ops = np.concatenate([run.launched[unit], run.hosts[unit]])
-            self._run[ops], self._unit[ops] = number, unit
-            self._passed[ops] = sum(cut < unit for cut in units)
+            run = self.insertions[insertions[0]].run
+            units = [self.insertions[insertion].unit for insertion in insertions]
+            for repeat in range(len(run)):
+                members = np.concatenate([run.launched[repeat], run.hosts[repeat]])
+                self._run[members], self._unit[members] = number, repeat
+                self._passed[members] = sum(cut < repeat for cut in units)
 
     def _copy(self, op: int, number: int) -> int:
         """Return a copy of an op of an insertion's unit; they count from 1, and 0 is itself."""

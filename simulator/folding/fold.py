@@ -93,6 +93,13 @@ class Folded:
         waits = np.flatnonzero(released >= 0)
         begin = rows.first[whole.rank[waits]]
         released[waits] = rows.op[begin + rows.local[self.kept[released[waits]]]]
+        # Of each call the member whose representative arrived last.
+        last = timeline.call_released_by[self.call]
+        wanted = np.where(last >= 0, self.op[self.kept[last]], -1)
+        member = np.flatnonzero(whole.call >= 0)
+        right = member[self.op[member] == wanted[whole.call[member]]]
+        last_member = np.full(len(whole.calls), -1, dtype=np.int32)
+        last_member[whole.call[right[::-1]]] = right[::-1]
         return Timeline(
             workload=whole,
             topology=timeline.topology,
@@ -102,7 +109,7 @@ class Folded:
             released_by=released.astype(np.int32),
             call_start=timeline.call_start[self.call],
             call_end=timeline.call_end[self.call],
-            call_released_by=self._last_members(timeline).astype(np.int32),
+            call_released_by=last_member,
             call_spent=timeline.call_spent[self.call],
             link_bytes=timeline.link_bytes[self.link],
             plans=timeline.plans[self.call],
@@ -113,17 +120,6 @@ class Folded:
         """Return what the timeline of all ranks adds up to, without writing it out."""
         spent = timeline.call_spent[self.call]
         return Totals(timeline.engine, timeline.topology, timeline.makespan, spent)
-
-    def _last_members(self, timeline: Timeline) -> Longs:
-        """Return for each call the member whose representative arrived last."""
-        whole = self.whole
-        last = timeline.call_released_by[self.call]
-        wanted = np.where(last >= 0, self.op[self.kept[last]], -1)
-        member = np.flatnonzero(whole.call >= 0)
-        right = member[self.op[member] == wanted[whole.call[member]]]
-        released = np.full(len(whole.calls), -1, dtype=np.int64)
-        released[whole.call[right[::-1]]] = right[::-1]
-        return released
 
 
 def fold(

@@ -59,8 +59,8 @@ def test_every_row_is_compared_or_has_a_reason():
 
 @needs_table
 def test_the_program_keeps_its_limit(tmp_path):
-    """On every eighth row; ``make validate`` has all."""
-    pd.read_csv(astra.TABLE).iloc[::8].to_csv(tmp_path / astra.TABLE.name, index=False)
+    """On every sixteenth row; ``make validate`` has all."""
+    pd.read_csv(astra.TABLE).iloc[::16].to_csv(tmp_path / astra.TABLE.name, index=False)
     assert astra.main(tmp_path / astra.TABLE.name)
 
 

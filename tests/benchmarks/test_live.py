@@ -104,7 +104,14 @@ def waiting(limit):
 
 
 @real
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 def test_namespaces_are_gone_after_a_signal(number):
     process, hub, switch = waiting(limit=60)
     process.send_signal(number)

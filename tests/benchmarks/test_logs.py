@@ -33,7 +33,8 @@ _LIKE_OTHERS = ("hgx-h200", "hgx-b300", "alps-gh200", "polaris")
 @pytest.mark.parametrize(
     "system",
     [
-        *("dgx-a100", "hgx-h100", "rtx-pro-6000-pcie-8"),
+        *("dgx-a100", "rtx-pro-6000-pcie-8"),
+        pytest.param("hgx-h100", marks=pytest.mark.slow),
         *(pytest.param(name, marks=pytest.mark.slow) for name in _LIKE_OTHERS),
     ],
 )

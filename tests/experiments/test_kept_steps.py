@@ -165,7 +165,8 @@ def test_small_traces_and_those_that_nobody_wants_kept_are_read_anew(folder):
     assert read(SAMPLES[0])[1]
 
 
-def test_what_a_large_file_was_hashed_to_is_kept_until_it_changes(folder, tmp_path):
+def test_what_a_large_file_was_hashed_to_is_kept_until_it_changes(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.kept_steps.SETTLED", 0.5)
     file = tmp_path / "large"
     file.write_bytes(bytes(9_000_000))
     long_ago = file.stat().st_mtime - 3600
@@ -187,8 +188,8 @@ def _digests_kept(store):
 
 
 def _wait_until_settled(file):
-    """Files count as settled two seconds after the last change."""
-    time.sleep(max(0.0, file.stat().st_ctime + 2.1 - time.time()))
+    """Files count as settled some time after the last change, here half a second."""
+    time.sleep(max(0.0, file.stat().st_ctime + 0.6 - time.time()))
 
 
 def test_values_that_no_record_has_are_not_kept():

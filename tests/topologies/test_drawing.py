@@ -155,6 +155,7 @@ def test_a_figure_of_one_rank_is_drawn(tmp_path):
     assert (tmp_path / "figure.png").stat().st_size > 500
 
 
+@pytest.mark.slow
 def test_the_gallery_is_drawn_and_small(tmp_path):
     gallery().savefig(tmp_path / "gallery.png", dpi=66)
     assert 50_000 < (tmp_path / "gallery.png").stat().st_size < 400_000

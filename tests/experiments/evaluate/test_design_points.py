@@ -347,7 +347,7 @@ REACH = (0.25, 16.0)
 
 
 @pytest.mark.parametrize("resource", [*LINKS[:3], *RANKS])
-@pytest.mark.parametrize("cluster", ["dgx-a100", "mi300x-8"])
+@pytest.mark.parametrize("cluster", [pytest.param("dgx-a100", marks=pytest.mark.slow), "mi300x-8"])
 def test_the_step_is_within_the_gap_of_the_curve(cluster, resource):
     report = curve(SAMPLE, cluster, resource, reach=REACH, gap=2e-3, settings=ANALYTIC)
     scenario = report.base.scenario

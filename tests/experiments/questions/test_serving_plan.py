@@ -468,16 +468,17 @@ def test_experts_of_an_uneven_choice_set_the_pace_by_their_busiest_rank(tmp_path
         rows = "".join(f"{expert},{300 * weight:.0f}\n" for expert, weight in enumerate(weights))
         (tmp_path / f"{name}.csv").write_text("expert,tokens\n" + rows)
     even, uneven = (str(tmp_path / f"{name}.csv") for name in ("even", "uneven"))
-    for degrees in ({"tp": 4, "ep": 4}, {"dp": 16, "ep": 16}):
+    wide = {"dp": 16, "ep": 16}
+    large = {each: tokens(each, **wide) for each in ("1", "2", "4")}
+    for degrees, factor in (({"tp": 4, "ep": 4}, tokens("1.5", tp=4, ep=4)), (wide, large["2"])):
         usual, flat = tokens(None, **degrees), tokens(even, **degrees)
         assert flat[64:] == pytest.approx(usual[64:], rel=0.2)
-        assert (tokens("1.5", **degrees)[1024:] > flat[1024:]).all()
+        assert (factor[1024:] > flat[1024:]).all()
     of_file, of_factor = tokens(uneven, tp=4, ep=4), tokens("2", tp=4, ep=4)
     assert of_file[512:] == pytest.approx(of_factor[512:], rel=0.01)
     assert tokens("zipf:1.2")[16] < 0.8 * tokens("zipf:0")[16]
-    wide = {"dp": 16, "ep": 16}
-    large = [tokens(each, **wide)[8192] for each in ("1", "2", "4")]
-    assert large[2] - large[1] == pytest.approx(2 * (large[1] - large[0]), rel=0.1)
+    one, two, four = (large[each][8192] for each in ("1", "2", "4"))
+    assert four - two == pytest.approx(2 * (two - one), rel=0.1)
 
 
 def test_images_are_encoded_before_their_prompts_or_apart_and_hold_up_decodes_only_here():

@@ -275,7 +275,9 @@ def chakra_job(tmp_path_factory):
     "words",
     [
         ("utility", "{sample}", *CLUSTER, "--engine", "flow"),
-        ("replay", "{chakra}", *CLUSTER, "--engine", "analytic"),
+        pytest.param(
+            ("replay", "{chakra}", *CLUSTER, "--engine", "analytic"), marks=pytest.mark.slow
+        ),
         pytest.param(("explain", "{sample}", *CLUSTER), marks=pytest.mark.slow),
     ],
 )

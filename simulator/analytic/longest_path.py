@@ -155,24 +155,26 @@ def _sweep(
         ends = end[point, :width]
         ends[:] = 0.0
         for edge in range(offset[point], offset[point + 1]):
-            before = end[source[edge], :width]
-            _relax(ends, before, weight[edge], scale, begin, after[:width])
+            # The first edge needs no comparison: nothing starts before 0.
+            is_first = edge == offset[point]
+            latest = ends if is_first else after[:width]
+            _follow(end[source[edge], :width], weight[edge], scale, begin, latest)
+            if not is_first:
+                np.fmax(ends, latest, ends)
         if point >= first:
             for at in range(width):
                 start[point - first, begin + at] = ends[at]
         row, factor = calls.row[point], calls.factor[point]
         if row >= 0:
-            for at in range(width):
-                ends[at] += factor * calls.cost[row, begin + at]
+            np.multiply(calls.cost[row, begin : begin + width], factor, after[:width])
+            np.add(ends, after[:width], ends)
 
 
 @hot_loop(nan_free=True)
-def _relax(
-    ends: Floats, before: Floats, weight: Floats, scale: Matrix, begin: int, after: Floats
-) -> None:
-    """Relax an edge in all scenarios of a block: its target is no earlier than source plus weight.
+def _follow(before: Floats, weight: Floats, scale: Matrix, begin: int, after: Floats) -> None:
+    """Add an edge to the ends of its source in all scenarios of a block.
 
-    ``after`` is scratch. Most edges have at most one scaled part.
+    Most edges have at most one scaled part.
     """
     # Column 0 of a weight is the fixed part (s); each other one scales with a number of its own.
     parts, part = 0, 0
@@ -180,17 +182,14 @@ def _relax(
         if weight[column] > 0:
             parts, part = parts + 1, column
     if parts == 0:
-        fixed = weight[0]
-        for at in range(len(ends)):
-            ends[at] = max(ends[at], before[at] + fixed)
-    elif parts == 1:
-        fixed, scaled, by = weight[0], weight[part], scale[part, begin:]
-        for at in range(len(ends)):
-            ends[at] = max(ends[at], before[at] + (fixed + scaled * by[at]))
+        np.add(before, weight[0], after)
+        return
+    if parts == 1:
+        np.multiply(scale[part, begin : begin + len(after)], weight[part], after)
+        np.add(after, weight[0], after)
     else:
         _edge_lengths(weight, scale, begin, after)
-        for at in range(len(ends)):
-            ends[at] = max(ends[at], before[at] + after[at])
+    np.add(before, after, after)
 
 
 @hot_loop(nan_free=True)

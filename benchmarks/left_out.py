@@ -15,7 +15,7 @@ are absent this says so and passes.
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from unittest.mock import patch
@@ -23,6 +23,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import typer
+from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
@@ -110,7 +111,7 @@ def constants(system: str, given: Constants) -> Iterator[Cluster]:
     measured = MACHINES[system]
     cluster = load_cluster(measured.cluster)
     pcie = measured.link == "pcie"
-    tuning = replace(
+    tuning = structs.replace(
         nccl_constants.tuning(measured.generation),
         **{name: given[name] for name in _LOCAL if name not in ("wire",)},
     )
@@ -127,7 +128,7 @@ def constants(system: str, given: Constants) -> Iterator[Cluster]:
         parts["scale_out"] = cluster.scale_out.model_copy(update=changes)
     if pcie:
         parts["pcie"] = load_cluster("h100-pcie-8").pcie
-    pci = replace(nccl_constants.PCI, base={})
+    pci = structs.replace(nccl_constants.PCI, base={})
     with (
         patch.dict(nccl_constants.GENERATIONS, {measured.generation: tuning}),
         patch.object(nccl_constants, "PCI", pci),

@@ -16,12 +16,12 @@ size a ring is therefore assumed to cost at least as much as the tree at that si
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from math import inf
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collectives import select

@@ -7,13 +7,13 @@ unless another source is named. Base units.
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from math import inf
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from simulator.costing.stacked_networks import Number
 
@@ -30,8 +30,7 @@ LL_CHANNEL = 512 * 8
 """Bytes of a block that LL keeps in one channel: 512 threads of 8 B (NCCL_LL_THREAD_THRESHOLD)."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalLink:
+class LocalLink(Struct, frozen=True):
     """Constants that depend on the links inside a node.
 
     ``steps`` and ``tree_steps`` are the hardware latency (s) of a step of a ring and of a tree by
@@ -186,8 +185,7 @@ and of B200 (5.8; both RoCE). Held out: 50 us of 1 KiB on two nodes of 8 A100 ov
 (microsoft/mscclpp docs, NDmv4), here 52."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(Struct, frozen=True):
     """Constants that depend on the generation of GPUs and the version of NCCL.
 
     ``base`` is a kernel's launch and its first flag, as nccl-tests measures it (s; fitted).

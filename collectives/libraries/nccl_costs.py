@@ -20,11 +20,12 @@ many, quantities that depend on the links are arrays with a value per network.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from collectives.algorithms import direct
 from collectives.algorithms.hierarchical import domain_grid
@@ -50,8 +51,7 @@ _MESSAGE = direct.send_receive(2)
 """One schedule of a message for all cases, so that it is routed once per network."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Offer:
+class Offer(Struct, frozen=True, eq=False):
     """One candidate for a call: a plan, whose numbers are arrays if there are many networks."""
 
     schedule: Schedule
@@ -73,8 +73,7 @@ class Offer:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
+class Case(Struct, frozen=True, eq=False, dict=True):
     """A call of a group on a machine: ``positions`` on ``links``, ``size`` in bytes.
 
     ``shares`` are those of an all-to-all with unequal bytes per pair.

@@ -9,11 +9,13 @@ load-latency curve with its knee.
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
+
+from msgspec import structs
 
 from experiments.evaluate.serving_changes import (
     COMPUTE,
@@ -180,7 +182,9 @@ class ServingSession:
                 watch("curve")
                 table = served.load(0) if callable(served.load) else served.load
                 curve = load_curve(served.instances, [table], self._slo or Slo(), served.before)
-                document = replace(document, sections=(curve_section(curve), *document.sections))
+                document = structs.replace(
+                    document, sections=(curve_section(curve), *document.sections)
+                )
             if rests not in self._bases:
                 self._bases[rests] = self._report((), [], seeds, watch)
         html, views = fragment(document)

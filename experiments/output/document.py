@@ -8,10 +8,10 @@ the charts; JSON has ``headline``, ``cause`` and ``trust``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ class Stat(Struct, frozen=True):
     mood: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A row of a table: texts, a bar behind them (%), and a note beside the bar.
 
     ``span`` is a text in place of all columns but the keys; ``selects`` is what a button of the
@@ -81,8 +80,7 @@ class Row:
     selects: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table: the names of its columns, and rows of as many texts.
 
     The name of a column of numbers begins with ``>``, that of one whose text may be wrapped with
@@ -106,8 +104,7 @@ class Table:
         return cls(columns, [Row(cells) for cells in rows], **options)
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(Struct, frozen=True):
     """Times (s) that add up to a whole, with their shares of it, the largest first."""
 
     title: str
@@ -129,8 +126,7 @@ class Axis(Struct, frozen=True):
     span: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """Values of a chart that are drawn in one style.
 
     ``errors`` are how far intervals reach below and above; ``labels`` are drawn at
@@ -203,8 +199,7 @@ class Drawing(Struct, frozen=True, eq=False):
     network: "Topology"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class View:
+class View(Struct, frozen=True, eq=False):
     """A view that a script of pages draws: ``kind`` is one of ``twofold.views``.
 
     ``tables`` are the data of the page by their ids; ``names`` are what the script calls some.
@@ -241,8 +236,7 @@ class FactList(Struct, frozen=True):
 Block = Table | Bars | Chart | Timeline | NetworkMap | Drawing | View | Deferred | Text | FactList
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A part of a document: blocks of one subject, a card on a page.
 
     ``anchor`` is its id, ``about`` a sentence for the page. A ``wide`` card has the full width, a
@@ -259,8 +253,7 @@ class Section:
     page: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """An answer.
 
     Parameters

@@ -9,12 +9,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from enum import Enum
 from itertools import zip_longest
 from math import fsum
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme

@@ -13,11 +13,12 @@ equivalent, whatever the numbers: equivalence is determined once for all such ne
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
 from simulator.calls import Call
@@ -56,8 +57,7 @@ class Place(NamedTuple):
         return np.asarray(self.links[at], dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InComponents:
+class InComponents(Struct, frozen=True, eq=False):
     """A group in components of a network that equal others."""
 
     pattern: bytes
@@ -76,8 +76,7 @@ class InComponents:
 Seat = InComponents | Place
 
 
-@dataclass(eq=False)
-class Likeness:
+class Likeness(Struct, eq=False, dict=True):
     """Equivalences on the networks of a graph, computed on first use.
 
     Parameters
@@ -158,7 +157,7 @@ class Likeness:
             yield seat
         if self.domains is not None and (among := _among(self.symmetry_of_ranks, ranks)):
             together = np.unique(self.domains[list(ranks)], return_inverse=True)[1]
-            yield replace(among, pattern=among.pattern + b"|" + together.tobytes())
+            yield structs.replace(among, pattern=among.pattern + b"|" + together.tobytes())
 
     def seat(self, ranks: tuple[int, ...]) -> Seat | None:
         """Return where a group is; None if that does not determine the cost of its calls."""
@@ -215,8 +214,7 @@ _MOST_GRAPHS = 8
 """Most graphs whose equivalences are cached."""
 
 
-@dataclass(slots=True, eq=False)
-class Likenesses:
+class Likenesses(Struct, eq=False):
     """Cache of the equivalences on the graphs of several networks."""
 
     _cached: list[Likeness] = field(default_factory=list)
@@ -279,8 +277,7 @@ class _Known(NamedTuple):
     carried: Carried
 
 
-@dataclass(slots=True, eq=False)
-class Costs:
+class Costs(Struct, eq=False):
     """Plans and loads of calls on a topology; equal calls are planned and routed once.
 
     ``likeness`` determines which groups are equivalent; it can be shared by networks of one graph.

@@ -6,12 +6,12 @@ maximum over classes, computed for all networks at once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import fsum
 from typing import Any, Protocol
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import bytes_on_links, is_wide, lockstep_loads, summed, ways_of
@@ -41,8 +41,7 @@ class Links(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OneNetwork:
+class OneNetwork(Struct, frozen=True, eq=False):
     """A network by itself; costs equal those of the engines to the last bit."""
 
     graph: Topology
@@ -65,8 +64,7 @@ class OneNetwork:
         return self._wires[key][1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Networks:
+class Networks(Struct, frozen=True, eq=False):
     """``S`` networks: link ``i`` of ``graph`` has the numbers of class ``of[i]``.
 
     ``bandwidth`` and ``latency`` have shape ``(classes, S)``, ``resource`` shape ``(classes,)``.
@@ -86,7 +84,7 @@ class Networks:
 
     def at(self, bandwidth: Floats, latency: Floats) -> "Networks":
         """Return other networks of the same graph and classes; they share the routed schedules."""
-        return replace(
+        return structs.replace(
             self,
             bandwidth=np.ascontiguousarray(bandwidth),
             latency=np.ascontiguousarray(latency),

@@ -22,9 +22,10 @@ Neither applies where a hash of both ends chooses among several paths.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from simulator.routing.messages import Traffic, hub_pairs, listed
 from simulator.routing.paths import (
@@ -62,8 +63,7 @@ _MOST_HUBS = 2048
 equal messages needs no table, and twice as many hubs take half a GB."""
 
 
-@dataclass(frozen=True, eq=False)
-class Gathered:
+class Gathered(Struct, frozen=True, eq=False):
     """Messages gathered by where they enter and leave the fabric.
 
     Parameters
@@ -99,8 +99,7 @@ class Gathered:
         return nodes * mean_of_orbits(load, self.images) if self.images else load
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """How messages are divided: ``alike`` over all paths of least metric, the rest by capacity.
 
     ``least`` of the whole is on paths of least metric, the rest on detours. Of each of ``around``,
@@ -291,8 +290,7 @@ def _slowest(gathered: Gathered, took: Floats) -> int:
     return int(number[latency >= latency.max() * (1 - SAME)].min())
 
 
-@dataclass(frozen=True, eq=False)
-class Totals:
+class Totals(Struct, frozen=True, eq=False):
     """Totals of messages sent at once.
 
     Parameters

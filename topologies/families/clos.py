@@ -9,10 +9,10 @@ of NVIDIA's SuperPODs. Scale-up domains are not included; a cluster file has the
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.support.errors import TopologyError
 from simulator.topology import Topology, topology
@@ -28,8 +28,7 @@ from topologies.families.family import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeafSpineShape:
+class LeafSpineShape(Struct, frozen=True, kw_only=True):
     """``leaves`` switches of ``ranks_per_leaf`` ranks, each connected to all ``spines``."""
 
     leaves: int
@@ -83,8 +82,7 @@ def leaf_spine(
     return _two_levels(name, plugs, shape.spines, oversubscription, cable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RailShape:
+class RailShape(Struct, frozen=True, kw_only=True):
     """``nodes`` of ``rails`` ranks each; every rail switch is connected to all ``spines``.
 
     Without spines, ranks on different rails cannot reach each other.

@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from msgspec import structs
@@ -94,7 +93,7 @@ def call_of(ranked: RankNodes, position: int, job: JobGroups) -> tuple[LocalCall
 def with_own_places(ranked: RankNodes, calls: RankCalls) -> RankCalls:
     """Make each call name its own node, as messages do."""
     positions = zip(calls.which.tolist(), calls.op.tolist(), strict=True)
-    return replace(
+    return structs.replace(
         calls,
         different=[
             structs.replace(calls.different[call], where=ranked.where(position))

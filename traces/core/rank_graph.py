@@ -6,11 +6,10 @@ trace name its kind.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Ints, Longs
@@ -123,8 +122,7 @@ def is_comm(name: str) -> bool:
     return is_operator or bool(ANNOTATION.match(name) or CUSTOM.match(name))
 
 
-@dataclass(slots=True)
-class LocalOp:
+class LocalOp(Struct):
     """An op of one rank; times are seconds since the trace's epoch.
 
     ``begun`` is when its own work could begin, if later than its ``start``: until then it was on
@@ -142,8 +140,7 @@ class LocalOp:
     module: str = ""
 
 
-@dataclass(slots=True)
-class RankGraph:
+class RankGraph(Struct):
     """Ops, edges ``(source, target, lag)`` and calls of one rank, numbered from 0.
 
     ``collectives`` maps an op to its call, ``together`` to further calls of its kernel.

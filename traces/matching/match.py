@@ -9,12 +9,11 @@ distinct call. A step repeats few calls many times, so nearly all of the work is
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from simulator.shares import Shares
@@ -29,8 +28,7 @@ Key = tuple[tuple[int, ...], str]
 """Ranks and label of a group."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankCalls:
+class RankCalls(Struct, frozen=True, eq=False):
     """The calls of a rank in order of use: the ``n``-th is ``different[which[n]]``.
 
     It is op ``op[n]`` of the rank, and ``start[n]`` orders it among those of all ranks.
@@ -78,8 +76,7 @@ class MatchedCall(Struct, frozen=True):
     shares: Shares | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Matching:
+class Matching(Struct, frozen=True, eq=False, dict=True):
     """Calls in order of their first start; those of ``group[c]`` are of ``groups[group[c]]``.
 
     The members of call ``c`` are ops ``op[offset[c]:offset[c + 1]]`` of the ranks that stand at
@@ -467,8 +464,7 @@ def _disagreements(table: _DistinctCalls, row: Index, offset: Index) -> Mask:
     return np.asarray((kind != kind[first]) | ((size != size[first]) & ~uneven))
 
 
-@dataclass(slots=True)
-class _Pairs:
+class _Pairs(Struct):
     """Bytes of the pairs of all-to-alls, by call, and the notes on them."""
 
     of_call: dict[int, PairBytes] = field(default_factory=dict)

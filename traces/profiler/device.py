@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -352,7 +352,7 @@ def split_messages(graph: RankGraph) -> None:
     for op, calls in graph.together.items():
         model = graph.ops[op]
         for call in calls:
-            twin = graph.add(replace(model, what=call.what))
+            twin = graph.add(structs.replace(model, what=call.what))
             graph.collectives[twin] = call
             twins.setdefault(op, []).append(twin)
     graph.edges += [

@@ -32,7 +32,7 @@ from itertools import combinations_with_replacement
 from math import comb
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats
@@ -297,7 +297,7 @@ def collective_waits(
     for thread, (*earlier, last) in waits.items():
         yield from earlier
         over = (work.op for work in by_caller[thread] if graph.ops[work.op].end <= last.end)
-        yield replace(last, sources=(*last.sources, *over))
+        yield structs.replace(last, sources=(*last.sources, *over))
 
 
 def _message_wait(
@@ -318,7 +318,7 @@ def _message_wait(
     if around:
         silence = quiet[around[0]]
         begun = silence.start
-        rest = replace(silence, start=until)
+        rest = structs.replace(silence, start=until)
         quiet = [*quiet[: around[0]], *quiet[around[0] + 1 :]]
         if rest.end - rest.start > SILENT:
             quiet.append(rest)

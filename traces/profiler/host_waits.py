@@ -11,7 +11,6 @@ and so was one that resumes just when a collective ends.
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from msgspec import Struct
@@ -27,8 +26,7 @@ from traces.profiler.stream_waits import STAMPS, calls_by_correlation
 from traces.profiler.window import Launches, Window
 
 
-@dataclass(frozen=True, slots=True)
-class HostWait:
+class HostWait(Struct, frozen=True):
     """A host call that returned when device ops had ended (s)."""
 
     thread: int
@@ -511,8 +509,7 @@ class Handover(Struct, frozen=True):
         return max(0.0, self.awake - self.source_time)
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(Struct, frozen=True):
     """A span of a thread without events (s)."""
 
     start: float

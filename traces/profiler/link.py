@@ -13,7 +13,7 @@ from math import fsum
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from simulator.analysis.phases import Phase
 from simulator.engine.next_step import with_advance
@@ -346,7 +346,7 @@ def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: O
     graphs = [step.graph for step in steps]
     group_notes = tell_groups(graphs) if any(graph.workers for graph in graphs) else ()
     matching = match([calls_of_graph(graph) for graph in graphs], job.job_ranks)
-    matching = replace(matching, notes=(*matching.notes, *group_notes))
+    matching = structs.replace(matching, notes=(*matching.notes, *group_notes))
     clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
     _check_together(job, graphs, clock)
     if not matching.calls:

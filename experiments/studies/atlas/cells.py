@@ -328,14 +328,14 @@ def cell_document(cell: "Cell", report: "UtilityReport", bill: "BillReport | Non
     """Return a cell's utilities of twice each resource: tables, so that a site stays small."""
     whole = report.document()
     sections = [
-        replace(
+        msgspec.structs.replace(
             section,
             blocks=[_metered(block) for block in section.blocks if not isinstance(block, _OMITTED)],
         )
         for section in whole.sections
     ]
     about = "In the folder of the site; with --write FILE.html also charts, timeline and network."
-    return replace(
+    return msgspec.structs.replace(
         whole,
         title=f"{cell.model} on {cell.cluster}: {cell.ranks:,} GPUs",
         sections=(
@@ -366,7 +366,7 @@ def refused_document(cell: "Cell", reason: str, bill: "BillReport | None") -> Do
 def _metered(block: Any) -> Any:
     """Show the bars of a table on the page: no chart beside it has them."""
     has_bars = isinstance(block, Table) and any(row.bar for row in block.rows)
-    return replace(block, metered=True) if has_bars else block
+    return msgspec.structs.replace(block, metered=True) if has_bars else block
 
 
 def _bill_sections(bill: "BillReport | None") -> list[Section]:
@@ -375,7 +375,9 @@ def _bill_sections(bill: "BillReport | None") -> list[Section]:
     shown = bill.document()
     missing = [] if shown.trust is None else [Text(f"{shown.trust.text}.")]
     (section,) = shown.sections
-    return [replace(section, blocks=[*section.blocks, *missing], about=shown.headline)]
+    return [
+        msgspec.structs.replace(section, blocks=[*section.blocks, *missing], about=shown.headline)
+    ]
 
 
 def _tried_section(cell: "Cell") -> Section:

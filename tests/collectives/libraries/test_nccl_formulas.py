@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from collectives.algorithms.tree import collnet_all_reduce
 from collectives.libraries import nccl
@@ -234,7 +235,7 @@ def test_rings_between_nodes_run_by_the_protocol_that_the_tuner_takes_at_every_s
     worked.size, most = 1.0, 2.0**33
     while worked.size < most:
         worked.size *= 1.1
-        case = replace(worked.case, size=worked.size)
+        case = structs.replace(worked.case, size=worked.size)
         offers = [offer for offer in nccl._offers(case, None) if np.isfinite(case.time(offer))]
         per_byte = case.wire(offers[0].schedule, pipelined=offers[0].pipelined).per_byte
         chosen = tuner_s_choice(worked, per_byte)

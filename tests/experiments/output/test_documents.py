@@ -3,9 +3,9 @@
 import io
 import json
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 import twofold as tf
@@ -97,11 +97,11 @@ POOR = Trust("replay +12 %, 2 of 8 ranks", "poor", (Doubt("2 of 8 ranks", "--rep
 
 
 def test_poor_trust_stands_above_the_table_with_cause_and_remedy(report):
-    document = replace(report.document(), trust=POOR)
+    document = structs.replace(report.document(), trust=POOR)
     text = printed(document)
     assert text.index("poor: replay +12 %") < text.index("twice the ...")
     assert "2 of 8 ranks; --replicate" in text
-    good = printed(replace(report.document(), trust=Trust("replay +0.0 %", "good")))
+    good = printed(structs.replace(report.document(), trust=Trust("replay +0.0 %", "good")))
     assert good.index("trust") > good.index("unused: ")
 
 

@@ -5,12 +5,12 @@ import gzip
 import hashlib
 import html
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 import twofold as tf
 from experiments.output.document import Document, Row, Section, Series, Table
@@ -376,6 +376,7 @@ def test_bars_of_a_comparison_are_its_steps():
 def test_lines_are_dashed_that_are_to_be(kind):
     line = Series(kind, [1, 2], [3.0, 4.0], "a")
     dashed, plain = (
-        _shape(replace(line, dashed=dashed), upright=True)["line"] for dashed in (True, False)
+        _shape(structs.replace(line, dashed=dashed), upright=True)["line"]
+        for dashed in (True, False)
     )
     assert dashed == plain | {"dash": "dash"} != plain

@@ -1,6 +1,6 @@
 """Calls that ranks repeat are matched as if each stood by itself, errors too."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -148,21 +148,21 @@ def spoil(alike, graphs, place, change):
     one, graph = alike[place], graphs[place]
     if change == "lost":
         del graph.collectives[0]
-        alike[place] = replace(one, which=one.which[1:], op=one.op[1:], start=one.start[1:])
+        alike[place] = structs.replace(one, which=one.which[1:], op=one.op[1:], start=one.start[1:])
         return
     new = {"size": {"size": 16.0}, "kind": {"kind": "reduce_scatter"}, "sequence": {"sequence": 7}}
     call = structs.replace(graph.collectives[0], **new[change])
     graph.collectives[0] = call
     which = one.which.copy()
     which[0] = len(one.different)
-    alike[place] = replace(one, different=[*one.different, call], which=which)
+    alike[place] = structs.replace(one, different=[*one.different, call], which=which)
 
 
 def test_two_ranks_that_disagree_on_a_size_are_refused():
     wishes = [Wish((0, 1), "all_reduce", 8.0, "tp", message=False)]
     alike, _ = of_ranks([0, 1], wishes)
     assert len(match(alike, 2)) == 1
-    other = replace(alike[1], different=[structs.replace(alike[1].different[0], size=9.0)])
+    other = structs.replace(alike[1], different=[structs.replace(alike[1].different[0], size=9.0)])
     with pytest.raises(TraceError, match="all_reduce of 9 B on rank 1, but all_reduce of 8 B"):
         match([alike[0], other], 2)
 
@@ -171,7 +171,9 @@ def test_a_group_that_is_not_told_is_the_whole_job_and_counted():
     wishes = [Wish((0, 1), "all_reduce", 8.0, "", message=False)] * 3
     alike, _ = of_ranks([0, 1], wishes)
     untold = [
-        replace(one, different=[structs.replace(one.different[0], ranks=None, group_size=None)])
+        structs.replace(
+            one, different=[structs.replace(one.different[0], ranks=None, group_size=None)]
+        )
         for one in alike
     ]
     found = match(untold, 2)
@@ -183,7 +185,8 @@ def test_a_group_whose_ranks_are_not_told_is_an_error():
     wishes = [Wish((0, 1), "all_reduce", 8.0, "", message=False)]
     alike, _ = of_ranks([0, 1], wishes)
     untold = [
-        replace(one, different=[structs.replace(one.different[0], ranks=None)]) for one in alike
+        structs.replace(one, different=[structs.replace(one.different[0], ranks=None)])
+        for one in alike
     ]
     with pytest.raises(TraceError, match="a group of 2 of the job's 3 ranks"):
         match(untold, 3)

@@ -7,7 +7,6 @@ the files again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,8 +29,7 @@ from traces.profiler.link import RankStep, joined, kernel_rules, rank_step
 from traces.profiler.window import choose_step
 
 
-@dataclass(frozen=True, eq=False)
-class LinkedFileRank(ReadRank):
+class LinkedFileRank(ReadRank, frozen=True, eq=False):
     """A rank of a file, with its linked steps, or the error that prevents linking."""
 
     steps: dict[str, RankStep | TraceError]

@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
@@ -419,7 +419,9 @@ def kernel_operators(path: Path) -> "dict[tuple[str, int], RecordedOperator]":
     for operator in _operators(path):
         untimed = tuple((name, 0.0) for name, _ in operator.kernels)
         for name, seconds in operator.kernels:
-            seen[name, round(1e9 * seconds)][replace(operator, kernels=untimed, begin=0.0)] += 1
+            seen[name, round(1e9 * seconds)][
+                structs.replace(operator, kernels=untimed, begin=0.0)
+            ] += 1
     return {kernel: operators.most_common(1)[0][0] for kernel, operators in seen.items()}
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from collectives.libraries.planners import times
@@ -298,7 +298,7 @@ class DesignPoints:
         except DeadlockError:  # simulated, for the message that explains it
             replace(self.base, workload=part, engine="analytic").run()
             raise
-        graphs.append(replace(contracted, like=like))
+        graphs.append(structs.replace(contracted, like=like))
         return graphs[-1]
 
     def _representatives(self) -> tuple[Workload, Longs | None]:

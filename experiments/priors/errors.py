@@ -16,13 +16,13 @@ that counts these separately uses the remainder alone (``REST``).
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from math import fsum, pi, sqrt, tan
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.analysis.critical_path import critical_path
 from simulator.calls import KINDS
@@ -66,8 +66,7 @@ _HELD = 0.95
 """Probability that the interval of :func:`student_95` contains."""
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+class Errors(Struct, frozen=True):
     """Relative errors of a group of ``count`` predictions: a line of a table.
 
     ``median_pct`` and ``p90_pct`` (90th percentile) are absolute; ``bias_pct`` is the signed

@@ -29,12 +29,11 @@ Costs of calls may be anything; neither convexity nor monotony is assumed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from simulator.analytic.contraction import Contracted
@@ -66,8 +65,7 @@ _ROUNDING = 1e-12
 """Relative difference below which times are equal except for rounding."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LinkWork:
+class LinkWork(Struct, frozen=True, eq=False):
     """Least work of calls on links; a row for each link and call that uses it.
 
     Rows ``offset[i]:offset[i + 1]`` are of one link. ``call`` runs for at least ``before`` (s)
@@ -268,7 +266,7 @@ def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | No
         for scenario, work in enumerate(links):
             if work is not None:
                 nowhere = np.zeros(len(work.busy))
-                busy = replace(work, before=nowhere, after=nowhere)
+                busy = structs.replace(work, before=nowhere, after=nowhere)
                 period[scenario] = max(period[scenario], least_of_links(busy, nowhere, nowhere))
         return period
     head, tail = starts(graph, points), starts(_reversed(graph), points)[::-1]
@@ -352,7 +350,7 @@ def _reversed(graph: Contracted) -> Contracted:
     last = len(graph) - 1
     ends = row_of_entries(graph.offset)
     order = np.argsort(last - graph.source, kind="stable")
-    return replace(
+    return structs.replace(
         graph,
         call=np.ascontiguousarray(graph.call[::-1]),
         offset=offsets_by_row(last - graph.source, len(graph)),

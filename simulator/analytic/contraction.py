@@ -19,10 +19,10 @@ The hot loops take edges as columns ``source``, ``target`` and ``weight`` of sha
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.engine.next_step import joints, without_backlog
@@ -222,8 +222,7 @@ _MOST_ROUNDS = 12
 """Most rounds: each drops what the one before made redundant; four usually suffice."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Contracted:
+class Contracted(Struct, frozen=True, eq=False):
     """Points in topological order: the first is the start of the step, the last its end.
 
     Of a step that ``repeats`` the first point is the start of the step before, whose end is the

@@ -13,7 +13,6 @@ equivalent, whatever the numbers: equivalence is determined once for all such ne
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -364,4 +363,4 @@ def _mapped(load: Load, seat: Any, known_seat: Any) -> Load:
     if not len(load.link):
         return load
     links = seat.links_of(np.append(load.link, np.int32(load.bottleneck)), known_seat)
-    return replace(load, link=links[:-1], bottleneck=int(links[-1]))
+    return structs.replace(load, link=links[:-1], bottleneck=int(links[-1]))

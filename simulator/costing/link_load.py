@@ -11,11 +11,11 @@ on 4,096 ranks on each link, and the slowest of its 16.8 million transfers, are 
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, structs
 
 from simulator.routing.messages import Traffic, exchange, listed
 from simulator.routing.routes import Routes, in_outage, routes_in, without_slowed
@@ -152,8 +152,7 @@ class Run(NamedTuple):
     amount: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Load:
+class Load(Struct, frozen=True, eq=False):
     """Flows that start together and advance in step, each at the same rate.
 
     ``amount`` is the bytes of the largest flow over all repetitions (B). A flow at rate ``x`` (B/s)
@@ -251,7 +250,7 @@ def lockstep_loads(plan: Plan, positions: Ints, size: float, network: Topology) 
     for load in steps:
         if not len(loads[-1].link) or equal_in(("link", "weight"), loads[-1], load):
             first = loads[-1]
-            loads[-1] = replace(
+            loads[-1] = structs.replace(
                 load,
                 latency=first.latency + load.latency,
                 latency_of=first.latency_of + load.latency_of,

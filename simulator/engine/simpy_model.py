@@ -19,13 +19,12 @@ Times are in seconds, amounts in bytes, rates in bytes per second.
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import numpy as np
 import simpy
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load, Run
@@ -181,8 +180,7 @@ StepOfRanks = list[list[Transfer]]
 """Transfers that each rank of a group sends or receives in a step; each is in two lists."""
 
 
-@dataclass(slots=True, eq=False)
-class Collective:
+class Collective(Struct, eq=False):
     """A call while it runs.
 
     ``factor`` multiplies latencies and amounts: 1 is the model unchanged. ``meeting`` has the

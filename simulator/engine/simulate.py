@@ -10,11 +10,10 @@ place; a further point sets their numbers, and costs only its events.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from simulator.costing.call_costs import Costs, Planner
 from simulator.engine.simulation import Progress, Simulation, closed_form, time_alone
@@ -147,8 +146,7 @@ class _Prepared(Struct, eq=False):
         return self.loop.renew(simulation, works)
 
 
-@dataclass(slots=True, eq=False)
-class Replays:
+class Replays(Struct, eq=False):
     """Simulates points, and caches the loops of the last few steps and graphs.
 
     Each point has its own workload and costs. Parts equal to those of an earlier point are reused:

@@ -10,11 +10,11 @@ one group.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.routing.graph import UNKNOWN, CsrRows, Ends, Graph, LinkColumns, filled, grouped, put
 from simulator.routing.tree import (
@@ -72,8 +72,7 @@ class Entries(NamedTuple):
     share: Floats
 
 
-@dataclass(eq=False)
-class Detours:
+class Detours(Struct, eq=False, dict=True):
     """The routers of a graph and how they are grouped.
 
     Parameters

@@ -18,10 +18,10 @@ a rule of its own all the way.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.routing.graph import (
@@ -157,8 +157,7 @@ _BLOCK = 1 << 18
 """Most messages processed at a time, except that those to one goal stay together."""
 
 
-@dataclass(frozen=True, eq=False)
-class Traffic:
+class Traffic(Struct, frozen=True, eq=False):
     """Messages sent at once, grouped by goal; a message with ``amount`` 0 sends nothing.
 
     Parameters

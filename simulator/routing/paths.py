@@ -6,12 +6,12 @@ wired as a graph a PCIe link counts as much as eight (:mod:`simulator.routing.ro
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from simulator.routing.detours import Detours
 from simulator.routing.graph import (
@@ -78,8 +78,7 @@ CHOICES = {
 """How switches choose under each policy; adaptive ones may also divide by capacity."""
 
 
-@dataclass(eq=False)
-class Survey:
+class Survey(Struct, eq=False, dict=True):
     """What all searches of one graph need; parts for the fabric are computed on first use."""
 
     network: Topology

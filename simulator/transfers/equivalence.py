@@ -12,10 +12,10 @@ fewer transfers fewer steps need to be merged.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Longs, by_appearance, offsets, row_of_entries
@@ -55,8 +55,7 @@ def quotient(programs: Sequence[Program], kinds: NDArray[np.integer]) -> list[Pr
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class _AllPrograms:
+class _AllPrograms(Struct, frozen=True, eq=False):
     """All programs concatenated, with ranks and flows numbered through.
 
     ``flows`` and ``ranks`` are the offsets of each program; the colours are the initial ones.

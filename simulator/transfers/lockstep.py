@@ -15,7 +15,6 @@ call takes the sum of that over its steps
 Where none of these holds, ranks may run ahead of each other, and the call is simulated.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -202,8 +201,7 @@ def _users(step: Step, of: Longs, link: Longs, used: NDArray[np.integer]) -> _Us
     return _Users(count, count == 1, by_source, by_target, owner, used.astype(np.int64))
 
 
-@dataclass(frozen=True, eq=False)
-class LockstepOnNetworks:
+class LockstepOnNetworks(Struct, frozen=True, eq=False, dict=True):
     """Whether a schedule is in lockstep, on many networks of one graph with link classes ``of``.
 
     Links of a class are equal on every network. Networks then differ only in which links are the

@@ -12,11 +12,11 @@ policy is part of the topology, so every engine and every what-if uses it.
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Unpack
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.support.errors import TopologyError
@@ -24,8 +24,7 @@ from simulator.topology import Topology, topology
 from topologies.families.family import Cable, Counts, Family, ParsedSpec, cables
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DragonflyShape:
+class DragonflyShape(Struct, frozen=True, kw_only=True):
     """Sizes of a dragonfly; in the paper's letters ``g``, ``a``, ``p`` and ``h``.
 
     The canonical, balanced dragonfly has ``a = 2p = 2h`` and ``g = ah + 1``. With fewer groups the

@@ -7,7 +7,7 @@ survives. The rank of a file may follow from its name (:func:`rank_in_name`).
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
@@ -33,8 +33,7 @@ class HostKind(IntEnum):
     """``cuda_runtime``, ``cuda_driver`` and their ROCm and old names."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostEvents:
+class HostEvents(Struct, frozen=True, eq=False):
     """Complete events on host threads, sorted by start, the longer first; columns ``(events,)``.
 
     ``thread`` and ``name`` are indices into ``RankTrace.threads`` and ``RankTrace.names``;
@@ -55,8 +54,7 @@ class HostEvents:
         return len(self.kind)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceEvents:
+class DeviceEvents(Struct, frozen=True, eq=False):
     """Kernels, copies and memsets, sorted by start; columns ``(events,)``.
 
     ``stream`` is an index into ``RankTrace.streams``. ``copy`` distinguishes memcpy and memset from
@@ -139,8 +137,7 @@ class CommRecord(Struct, frozen=True, gc=False):
     elided_split: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessGroup:
+class ProcessGroup(Struct, frozen=True):
     """A communicator from ``distributedInfo.pg_config``, or as calls name it.
 
     ``ranks`` is None if the list is missing or cannot be completed.
@@ -152,8 +149,7 @@ class ProcessGroup:
     ranks: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProfilerStep:
+class ProfilerStep(Struct, frozen=True):
     """One ``ProfilerStep#number`` annotation of the host."""
 
     number: int
@@ -179,8 +175,7 @@ class ModuleEvents(Struct, frozen=True, eq=False):
     backward: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class PythonCalls:
+class PythonCalls(Struct, frozen=True, eq=False):
     """Long calls of Python functions, columns ``(calls,)``, as ``with_stack`` records them.
 
     ``thread`` is an index into ``RankTrace.threads``, times are as of the other events (s), and
@@ -193,8 +188,7 @@ class PythonCalls:
     waits: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RankHead:
+class RankHead(Struct, frozen=True, eq=False, kw_only=True):
     """What one rank's file records besides its events.
 
     Attributes
@@ -235,8 +229,7 @@ class RankHead:
     fingerprint: int = 0
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RankTrace(RankHead):
+class RankTrace(RankHead, frozen=True, eq=False, kw_only=True):
     """What one rank's file records.
 
     Attributes
@@ -271,15 +264,14 @@ class RankTrace(RankHead):
 
     def head(self) -> RankHead:
         """Return it without its events."""
-        return RankHead(**{part.name: getattr(self, part.name) for part in fields(RankHead)})
+        return RankHead(**{name: getattr(self, name) for name in RankHead.__struct_fields__})
 
 
 EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
 """Reason why a profiler's reader skips a file that :mod:`traces.pytorch_et` may read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """A file of the directory that was not used, and the reason."""
 
     file: Path
@@ -550,8 +542,7 @@ def _stem(path: Path) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedOperator:
+class RecordedOperator(Struct, frozen=True):
     """One call of an operator.
 
     Parameters

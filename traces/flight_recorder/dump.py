@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import parse_json, unpack
@@ -340,7 +340,7 @@ def _check_same_job(job: JobHead, dump: Dump) -> None:
 
 def _skipped(job: JobHead, used: Sequence[Path], refused: dict[Path, str]) -> tuple[Skipped, ...]:
     return tuple(
-        replace(skip, reason=refused.get(skip.file, skip.reason))
+        structs.replace(skip, reason=refused.get(skip.file, skip.reason))
         for skip in job.skipped
         if skip.file not in used
     )

@@ -8,12 +8,11 @@ missing ranks above the highest, which cannot be distinguished from a sample.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import PACKED, head_of, open_file
@@ -42,8 +41,7 @@ from traces.kineto.reader import (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class ReadRank:
+class ReadRank(Struct, frozen=True, eq=False):
     """A rank that was read from a file, with the facts that show whether files are of one job.
 
     ``largest_group`` is the least number of ranks of a job with its calls; ``ended`` is the end of
@@ -95,7 +93,7 @@ def _alone(ranks: list[RankTrace]) -> list[RankTrace]:
         return ranks
     if largest_group(of_name[0]) > of_name[0].rank:
         return ranks
-    return [replace(of_name[0], rank=0, rank_source=ASSUMED)]
+    return [structs.replace(of_name[0], rank=0, rank_source=ASSUMED)]
 
 
 class ChosenFiles(Struct, frozen=True):

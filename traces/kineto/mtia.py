@@ -10,10 +10,8 @@ Among the calls (``mtia_runtime``) are spans that the runtime annotates, which n
 synchronisations of a stream's submission queue, which the event of their caller already covers.
 """
 
-from dataclasses import dataclass, field
-
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from simulator.support.errors import shown
 from traces.core.columns import LaneLabels
@@ -55,8 +53,7 @@ class _Wait(Struct, frozen=True):
     number: int
 
 
-@dataclass(slots=True)
-class MtiaEvents:
+class MtiaEvents(Struct):
     """Waits between streams and with the host on an MTIA, collected event by event."""
 
     _recorded: dict[tuple[int, int], int] = field(default_factory=dict)

@@ -12,7 +12,6 @@ correlations and arrows belong to a rank and occur in several.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -180,7 +179,7 @@ def as_rank(trace: RankTrace, part: MergedRank) -> RankTrace:
     unused = dict(trace.unused)
     if trace.world_size is not None and part.world_size is None:
         unused[_TOO_SMALL] = 1
-    return replace(
+    return structs.replace(
         trace,
         rank=part.rank,
         rank_source=LABELLED,
@@ -190,15 +189,14 @@ def as_rank(trace: RankTrace, part: MergedRank) -> RankTrace:
         groups={
             key: group
             if group.ranks is None
-            else replace(group, ranks=tuple(rank + part.shift for rank in group.ranks))
+            else structs.replace(group, ranks=tuple(rank + part.shift for rank in group.ranks))
             for key, group in trace.groups.items()
             if group.ranks is None or part.rank - part.shift in group.ranks
         },
     )
 
 
-@dataclass(frozen=True, slots=True)
-class KinetoDocument:
+class KinetoDocument(Struct, frozen=True):
     """A trace whose events are not decoded yet."""
 
     file: Path
@@ -340,7 +338,9 @@ def rank_traces(document: KinetoDocument, *, alone: bool = False) -> list[RankTr
     if not parts:
         return [checked(_rank_trace(document, alone=alone))]
     return [
-        as_rank(checked(_rank_trace(replace(document, events=part.events), alone=True)), part)
+        as_rank(
+            checked(_rank_trace(structs.replace(document, events=part.events), alone=True)), part
+        )
         for part in parts
     ]
 

@@ -10,12 +10,11 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from simulator.calls import UNKNOWN
 from simulator.support.errors import TraceError, WorkloadError, shown
@@ -224,8 +223,7 @@ class CommSpan(NamedTuple):
         return None if longest is None else self.rows[longest]
 
 
-@dataclass(slots=True, eq=False)
-class Enclosing:
+class Enclosing(Struct, eq=False):
     """Communication spans and outermost operators of each thread in a step."""
 
     trace: RankTrace

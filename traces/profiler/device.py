@@ -10,11 +10,10 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
 from simulator.calls import UNKNOWN
@@ -30,8 +29,7 @@ Parts = Mapping[int, Sequence[list[CommRecord]]]
 """Per launch row, the records of each of the calls that it launches."""
 
 
-@dataclass(slots=True, eq=False)
-class DeviceOps:
+class DeviceOps(Struct, eq=False):
     """Device ops of a step: the first ops of the rank's graph, in order of their start.
 
     ``starts`` and ``ends`` are measured (s). ``launch`` is an op's host row, ``launched`` when that

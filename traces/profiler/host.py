@@ -13,11 +13,10 @@ that the processor was at work, unless the profiler recorded calls of Python fun
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from simulator.analysis.metrics import union, united
 from simulator.support.arrays import Floats
@@ -105,8 +104,7 @@ class Cut(NamedTuple):
     hands_over: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class HostLanes:
+class HostLanes(Struct, eq=False):
     """Result of building the lanes: ``launch_op`` is, per launch row, the op that ends at it."""
 
     launch_op: dict[int, int] = field(default_factory=dict)

@@ -27,12 +27,11 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from math import comb
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats
@@ -91,7 +90,7 @@ def outside_works(trace: RankTrace, window: Window) -> Window:
         enclosed &= host.end[rows] <= host.end[around]
         on_device = around[enclosed & (host.kind[rows] == HostKind.RUNTIME)]
         inside |= enclosed & ~np.isin(around, on_device)
-    return replace(window, host=rows[~inside])
+    return structs.replace(window, host=rows[~inside])
 
 
 def _worker_rows(trace: RankTrace) -> NDArray[np.int64]:
@@ -374,8 +373,7 @@ class _Option(Struct, frozen=True):
     chosen: Mapping[int, LocalCall]
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(Struct):
     """Depth-first search over ranks for the assignment whose calls end most nearly together."""
 
     graphs: Sequence[LinkedRank]

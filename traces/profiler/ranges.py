@@ -20,11 +20,11 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from simulator.analysis.phases import DECODE, MIXED, PREFILL, Phase
 from simulator.workload import What
@@ -49,8 +49,7 @@ class _Range(Struct, frozen=True):
     path: str = ""
 
 
-@dataclass(slots=True)
-class _Thread:
+class _Thread(Struct):
     """The ranges of a thread by start, each with the enclosing one (-1: none) and its path."""
 
     ranges: list[_Range] = field(default_factory=list)

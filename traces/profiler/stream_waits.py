@@ -9,11 +9,11 @@ trace. The launches around it and the measured times decide. If the times of one
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from simulator.workload import What
 from traces.core.events import HostKind, RankTrace, names_with
@@ -157,8 +157,7 @@ Source = tuple[str, int, int]
 """A kind of collective, the stream of the compute launched before, the stream of the collective."""
 
 
-@dataclass(slots=True)
-class Votes:
+class Votes(Struct):
     """What was seen at each site: collected along all waits of a step, then ``closed`` and asked.
 
     A program runs the same code for each layer, so like waits are for alike: for the collective

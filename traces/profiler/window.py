@@ -1,10 +1,10 @@
 """The part of a rank's trace that is the step, and the launches of its device events."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from simulator.support.arrays import Longs
@@ -15,8 +15,7 @@ from traces.core.events import ProfilerStep, RankHead, RankTrace, launch_rows
 from traces.core.loaded import ALL, CONTRADICTED, EXPLAINED, MEDIAN
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class Window(Struct, frozen=True, eq=False):
     """Rows of a rank's host and device events that belong to the step, and its bounds (s).
 
     A device event belongs to the step whose host launched it, even if it ran later; one whose
@@ -175,8 +174,7 @@ def _among(correlation: Longs, launched: Longs) -> NDArray[np.bool_]:
     return np.asarray(ids[np.searchsorted(ids[:-1], correlation)] == correlation)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Launches:
+class Launches(Struct, frozen=True, eq=False):
     """Launches of a step in order of their start; columns have shape ``(launched,)``.
 
     Host row ``host[i]`` launched device row ``device[i]`` (one launch of a graph has many rows).
@@ -208,7 +206,7 @@ def pair(trace: RankTrace, window: Window) -> Launches:
     # A call that copies may wait for the copy and is not delayed.
     late = (host.end[called] > host.start[called] + latency + EXPLAINED) & ~device.copy[node]
     late &= device.start[node] >= host.end[called] - CONTRADICTED
-    return replace(paired, latency=latency, held=frozenset(called[late].tolist()))
+    return structs.replace(paired, latency=latency, held=frozenset(called[late].tolist()))
 
 
 _AT_MOST = 10e-6

@@ -82,7 +82,7 @@ def with_execution_traces(job: Job) -> Job:
     complete = len(joined) == len(job.ranks)
     more = {pair.rank.file: enriched(pair, groups=complete) for pair in joined}
     skipped = tuple(
-        replace(skip, reason=refused.get(skip.file, skip.reason))
+        structs.replace(skip, reason=refused.get(skip.file, skip.reason))
         for skip in job.skipped
         if skip.file in refused or skip.file not in files
     )
@@ -217,8 +217,8 @@ def enriched(joined: JoinedRank, *, groups: bool = True) -> RankTrace:
             comm[row] = len(comms)
             comms.append(record)
     groups_by_name = {**execution.groups, **rank.groups} if groups else rank.groups
-    host = replace(rank.host, comm=comm)
-    return replace(rank, host=host, comms=tuple(comms), groups=groups_by_name)
+    host = structs.replace(rank.host, comm=comm)
+    return structs.replace(rank, host=host, comms=tuple(comms), groups=groups_by_name)
 
 
 def _filled(recorded: CommRecord, record: CommRecord) -> CommRecord:

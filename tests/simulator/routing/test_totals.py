@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from helpers.strategies import random_links, two_tiers, wild_networks
 from helpers.tries import tries
@@ -262,7 +263,9 @@ def test_detours_added_up_by_router_are_those_pair_by_pair(spec):
     by_pair = np.bincount(link, share * amount[pair], len(network))
     assert detours.loads(first, last, amount) == pytest.approx(by_pair, rel=1e-9, abs=1e-12)
     mean = np.bincount(pair, latency[link] * share)
-    assert replace(detours, latency=latency).latencies(first, last) == pytest.approx(mean, rel=1e-9)
+    assert structs.replace(detours, latency=latency).latencies(first, last) == pytest.approx(
+        mean, rel=1e-9
+    )
 
 
 def test_valiants_all_to_all_on_a_ring_is_twice_that_of_shortest_paths():

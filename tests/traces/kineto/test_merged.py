@@ -4,7 +4,6 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +43,9 @@ def sample() -> dict[int, RankTrace]:
 def same_content(merged: RankTrace, own: RankTrace) -> bool:
     """Whether two traces of a rank have the same events; labels of lanes may differ."""
     same = [
-        np.array_equal(getattr(left, column.name), getattr(right, column.name), equal_nan=True)
+        np.array_equal(getattr(left, column), getattr(right, column), equal_nan=True)
         for left, right in ((merged.host, own.host), (merged.device, own.device))
-        for column in fields(left)
+        for column in left.__struct_fields__
     ]
     return all(same) and merged.comms == own.comms and merged.names == own.names
 

@@ -9,7 +9,7 @@ is left out, and so is all that ran before a rank's first launch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -183,7 +183,9 @@ def _recorded(trace: RankTrace, records: dict[int, CommRecord]) -> RankTrace:
                 group_ranks=record.group_ranks,
             )
         )
-    return replace(trace, device=replace(trace.device, comm=comm), comms=tuple(comms))
+    return structs.replace(
+        trace, device=structs.replace(trace.device, comm=comm), comms=tuple(comms)
+    )
 
 
 def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
@@ -233,7 +235,7 @@ def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
     followed = np.isin(device.stream, np.unique(device.stream[called_inside & paired]))
     in_step = called_inside | ((called < end) & (device.end > start) & followed)
     lost = int((~kept_host).sum() + (~in_step).sum())
-    return replace(
+    return structs.replace(
         trace,
         host=_rows_from(host, kept_host, start),
         device=_rows_from(device, in_step, start),
@@ -243,6 +245,6 @@ def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
 
 def _rows_from(events: _Events, rows: NDArray[np.bool_], start: float) -> _Events:
     """Select rows, and clip their starts to ``start``."""
-    columns = {column.name: getattr(events, column.name)[rows] for column in fields(events)}
+    columns = {name: getattr(events, name)[rows] for name in events.__struct_fields__}
     columns["start"] = np.maximum(columns["start"], start)
-    return replace(events, **columns)
+    return structs.replace(events, **columns)

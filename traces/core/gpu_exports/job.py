@@ -8,10 +8,11 @@ is the outermost.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from simulator.support.arrays import Longs
 from simulator.support.errors import TraceError
@@ -129,7 +130,7 @@ def add_steps(
     note = f"a step is a range {agreed[0].name!r}: {len(numbers)} of them"
     note += f"; {left} that not every rank recorded are left out" if left else ""
     return [
-        replace(trace, steps=tuple(step for step in rank_steps if step.number in numbers))
+        structs.replace(trace, steps=tuple(step for step in rank_steps if step.number in numbers))
         for trace, rank_steps in zip(traces, steps, strict=True)
     ], [note]
 
@@ -219,7 +220,10 @@ def _aligned(
         fits = len(set(nearest)) == len(rank_steps)
         numbers = [steps[0][index].number for index in nearest]
         aligned.append(
-            [replace(step, number=number) for step, number in zip(rank_steps, numbers, strict=True)]
+            [
+                structs.replace(step, number=number)
+                for step, number in zip(rank_steps, numbers, strict=True)
+            ]
             if fits
             else rank_steps
         )

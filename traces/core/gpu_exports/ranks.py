@@ -10,7 +10,6 @@ the wait.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from msgspec import structs
@@ -58,13 +57,15 @@ def rank_traces(files: Sequence[ExportFile]) -> tuple[list[RankTrace], list[GpuP
     world = max(len(units), *(number + 1 for number in numbers), *sizes)
     in_order = sorted(zip(numbers, units, strict=True), key=lambda numbered: numbered[0])
     traces = [
-        replace(_rank_trace(unit, number, communicators), rank_source=source, world_size=world)
+        structs.replace(
+            _rank_trace(unit, number, communicators), rank_source=source, world_size=world
+        )
         for number, unit in in_order
     ]
     for file in files:  # what a file holds besides is counted once
         first = next((i for i, trace in enumerate(traces) if trace.file == file.path), 0)
         unused = Counter(traces[first].unused) + file.export.unused
-        traces[first] = replace(traces[first], unused=dict(unused))
+        traces[first] = structs.replace(traces[first], unused=dict(unused))
     return traces, [unit for _, unit in in_order], notes
 
 

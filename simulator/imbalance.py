@@ -145,22 +145,17 @@ class Imbalance:
         elif self.factor is not None:
             popular = _one_hot(self.factor, ranks, self.text)
         else:
-            popular = self._of_layer(ranks)
+            several = sorted(number for number in self.histogram if number is not None)
+            if len(several) > 1 and self.layer is None:
+                which = f"say which, such as {self.text}:{several[0]}"
+                raise WorkloadError(f"{self.text}: {len(several)} layers: {which}")
+            tokens = self.tokens(next(iter(several), None) if self.layer is None else self.layer)
+            if len(tokens) % ranks:
+                raise WorkloadError(
+                    f"{self.text}: {len(tokens)} experts do not lie evenly on {ranks} ranks"
+                )
+            popular = tokens.reshape(ranks, -1).sum(axis=1) / tokens.sum()
         return None, of_bytes(np.tile(popular, (ranks, 1)))[1]
-
-    def _of_layer(self, ranks: int) -> Floats:
-        several = sorted(number for number in self.histogram if number is not None)
-        if len(several) > 1 and self.layer is None:
-            raise WorkloadError(
-                f"{self.text}: {len(several)} layers: say which, such as {self.text}:{several[0]}"
-            )
-        tokens = self.tokens(next(iter(several), None) if self.layer is None else self.layer)
-        if len(tokens) % ranks:
-            raise WorkloadError(
-                f"{self.text}: {len(tokens)} experts do not lie evenly on {ranks} ranks"
-            )
-        shares: Floats = tokens.reshape(ranks, -1).sum(axis=1) / tokens.sum()
-        return shares
 
 
 def zipf(count: int, exponent: float) -> Floats:

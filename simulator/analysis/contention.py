@@ -27,7 +27,7 @@ from simulator.costing.link_load import (
 )
 from simulator.routing.paths import between_switches, of_resource, policy_of
 from simulator.routing.routes import Routes, in_outage, routes
-from simulator.schedule import Plan, Schedule
+from simulator.schedule import Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints
 from simulator.timeline import Timeline
 from simulator.topology import DIVIDING, POLICIES, Topology
@@ -69,16 +69,21 @@ def meetings(timeline: Timeline, costs: Costs, most: int = 3) -> tuple[Meeting, 
     """
     loads = costs.loads_by_index(timeline.workload)
     # By how much each call was longer than on an idle network (s).
-    lasted = timeline.call_end - timeline.call_start
+    start, end = timeline.call_start, timeline.call_end
     alone = costs.idle_times(timeline.workload) * timeline.workload.calls.factor
-    lost: Floats = np.nan_to_num(lasted - alone)
+    lost: Floats = np.nan_to_num(end - start - alone)
     lost[lost <= _DELAYED * alone] = 0.0
     lost_by_link: dict[tuple[int, str, str], list[float]] = defaultdict(list)
     for call in np.argsort(-lost, kind="stable")[:_MOST_CALLS].tolist():
         if not lost[call] > 0:
             break
         busy = _busy(loads(call), timeline)
-        for neighbour in _overlapping(call, timeline):
+        # Calls under way at the same time, the longest overlap first.
+        both = np.minimum(end, end[call]) - np.maximum(start, start[call])
+        both[call] = 0.0
+        both = np.nan_to_num(both)
+        neighbours = np.flatnonzero(both > 0)
+        for neighbour in neighbours[np.argsort(-both[neighbours], kind="stable")].tolist():
             shared = np.minimum(busy, _busy(loads(neighbour), timeline))
             if shared.any():
                 names = sorted((_name(call, timeline), _name(neighbour, timeline)))
@@ -95,17 +100,6 @@ def meetings(timeline: Timeline, costs: Costs, most: int = 3) -> tuple[Meeting, 
         )
         for (link, first, second), times in ranked[:most]
     )
-
-
-def _overlapping(call: int, timeline: Timeline) -> list[int]:
-    """List the calls under way at the same time, the longest overlap first."""
-    start, end = timeline.call_start, timeline.call_end
-    both = np.minimum(end, end[call]) - np.maximum(start, start[call])
-    both[call] = 0.0
-    both = np.nan_to_num(both)
-    neighbours = np.flatnonzero(both > 0)
-    ordered: list[int] = neighbours[np.argsort(-both[neighbours], kind="stable")].tolist()
-    return ordered
 
 
 def _busy(loads: tuple[Load, ...], timeline: Timeline) -> Floats:
@@ -167,13 +161,15 @@ def collision(
     chosen, spread = (cost(plan_loads(plan, positions, size, routed)) for routed in networks)
     if chosen <= spread * (1 + SIGNIFICANT):
         return None
-    steps = range(len(plan.schedule.steps))
-    lost = [_lost_in_step(plan, step, positions, networks) for step in steps]
-    number = int(np.argmax(lost))
-    busy, even = (_busy_in_step(plan, number, positions, routed) for routed in networks)
-    busy[busy <= even * (1 + _ALIKE)] = 0.0
-    link = int(np.argmax(busy))
-    messages, pairs = _on_link(plan.schedule, number, (positions, network), link)
+    # The step whose busiest link is busy longest beyond its time with messages spread evenly.
+    most, worst, link = -math.inf, plan.schedule.steps[0], 0
+    for step in plan.schedule.steps:
+        busy, even = (_busy_in_step(plan.schedule, step, positions, each) for each in networks)
+        lost = step.repeats * float(busy.max() - even.max())
+        if lost > most:
+            busy[busy <= even * (1 + _ALIKE)] = 0.0
+            most, worst, link = lost, step, int(np.argmax(busy))
+    messages, pairs = _on_link(plan.schedule, worst, (positions, network), link)
     ends = network.nodes[network.source[link]], network.nodes[network.target[link]]
     return Collision(
         link=(str(ends[0]), str(ends[1])),
@@ -183,9 +179,8 @@ def collision(
     )
 
 
-def _busy_in_step(plan: Plan, number: int, positions: Ints, network: Topology) -> Floats:
+def _busy_in_step(schedule: Schedule, step: Step, positions: Ints, network: Topology) -> Floats:
     """Time for which each link is busy in a step, in arbitrary units."""
-    schedule, step = plan.schedule, plan.schedule.steps[number]
     total = (
         summed(schedule, step, positions, network, everyone=False)
         if is_wide(step, network)
@@ -199,10 +194,10 @@ def _busy_in_step(plan: Plan, number: int, positions: Ints, network: Topology) -
 
 
 def _on_link(
-    schedule: Schedule, number: int, where: tuple[Ints, Topology], link: int
+    schedule: Schedule, step: Step, where: tuple[Ints, Topology], link: int
 ) -> tuple[int, list[tuple[int, int]]]:
     """Count the messages of a step on a link; return source and target of the first few."""
-    step, (positions, network) = schedule.steps[number], where
+    positions, network = where
     listed = passing(schedule, step, where, link) if is_wide(step, network) else None
     if listed is not None:
         return listed
@@ -210,14 +205,6 @@ def _on_link(
     meeting = np.unique(ways.message[ways.link == link])
     pairs = zip(step.source[meeting].tolist(), step.target[meeting].tolist(), strict=True)
     return len(meeting), list(pairs)
-
-
-def _lost_in_step(
-    plan: Plan, number: int, positions: Ints, networks: tuple[Topology, Topology]
-) -> float:
-    """How much longer the busiest link of a step is busy than with messages spread evenly."""
-    chosen, spread = (_busy_in_step(plan, number, positions, routed) for routed in networks)
-    return plan.schedule.steps[number].repeats * float(chosen.max() - spread.max())
 
 
 PAYLOAD, HEADERS = 4096, 64

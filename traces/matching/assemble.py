@@ -75,29 +75,6 @@ def messages_of(graphs: Sequence[LinkedRank], calls: Sequence[MatchedCall]) -> l
     return messages
 
 
-def message_ends(
-    graphs: Sequence[LinkedRank], shift: Floats, messages: Sequence[Message]
-) -> Iterator[MessageEnds]:
-    """Yield when messages were sent and received, by the clocks of their ends (s).
-
-    A posted one left no earlier than it was posted, and arrived when its receiver had been kept
-    waiting for it; one that its receiver found there shows nothing. The receiver of an eager one
-    may come to it at any time.
-    """
-    for message in messages:
-        if not message.receiver.waited(graphs):
-            continue
-        sender, receiver = message.sender, message.receiver
-        yield MessageEnds(
-            sender.rank_index,
-            receiver.rank_index,
-            (sender.start(graphs) if sender.posted(graphs) else sender.end(graphs))
-            + float(shift[sender.rank_index]),
-            receiver.end(graphs) + float(shift[receiver.rank_index]),
-            at_most=sender.posted(graphs) or message.call.eager,
-        )
-
-
 def by_hosts(graphs: Sequence[LinkedRank], call: MatchedCall) -> bool:
     """Whether hosts carry a call out themselves (gloo)."""
     return any(op in graphs[rank_index].by_host for rank_index, op in call.ops.items())
@@ -223,7 +200,23 @@ def align(
     first = min(epochs)
     shift = np.array([(epoch - first) * 1e-9 for epoch in epochs])
     ends = []
-    messages = list(message_ends(graphs, shift, messages_of(graphs, calls)))
+    messages = []
+    for message in messages_of(graphs, calls):
+        # A posted one left no earlier than it was posted, and arrived when its receiver had been
+        # kept waiting for it; one that its receiver found there shows nothing. The receiver of an
+        # eager one may come to it at any time.
+        sender, receiver = message.sender, message.receiver
+        if receiver.waited(graphs):
+            left = sender.start(graphs) if sender.posted(graphs) else sender.end(graphs)
+            messages.append(
+                MessageEnds(
+                    sender.rank_index,
+                    receiver.rank_index,
+                    left + float(shift[sender.rank_index]),
+                    receiver.end(graphs) + float(shift[receiver.rank_index]),
+                    at_most=sender.posted(graphs) or message.call.eager,
+                )
+            )
     for call in calls:
         if call.kind in _END_TOGETHER and by_hosts(graphs, call):
             messages += call_ends(graphs, shift, call)

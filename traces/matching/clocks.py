@@ -77,7 +77,8 @@ def offsets(
             if sides[comparison.first] != sides[comparison.second]
         ]
         used += new
-        sides = _connected_sides(sides, new)
+        for comparison in new:  # ranks that comparisons connect get one number
+            sides[sides == sides[comparison.second]] = sides[comparison.first]
     if not used:
         return np.zeros(ranks)
     # A row per comparison: clock of the second less clock of the first is `ahead`. Each side has a
@@ -145,13 +146,3 @@ def _by_messages(messages: Iterable[MessageEnds]) -> list[_Comparison]:
             both = abs(least + back) / 2
             comparisons.append(_Comparison(first, second, (least - back) / 2, both))
     return comparisons
-
-
-def _connected_sides(
-    sides: NDArray[np.int64], comparisons: Sequence[_Comparison]
-) -> NDArray[np.int64]:
-    """Give ranks that comparisons connect one number."""
-    sides = sides.copy()
-    for comparison in comparisons:
-        sides[sides == sides[comparison.second]] = sides[comparison.first]
-    return sides

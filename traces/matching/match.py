@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from simulator.shares import Shares
@@ -151,7 +151,49 @@ def match(ranks: Sequence[RankCalls], job_ranks: int) -> Matching:
     order = np.argsort(call, kind="stable")
     offset = np.searchsorted(call[order], np.arange(begin[-1] + 1))
     _Agreement(ranks, table, every, number).check(counts.reshape(-1, len(ranks)), order, offset)
-    return _by_first_start(ranks, table, every, (number, order, offset))
+    if not len(order):
+        empty = np.zeros(0, dtype=np.int64)
+        return Matching(
+            (), empty, empty, np.zeros(0), (), (), np.zeros(1, dtype=np.int64), empty, empty,
+            np.zeros(0, dtype=np.bool_), (), table.assumed_groups,
+        )  # fmt: skip
+    pairs, notes = _pairs(ranks, table, every, order, offset)
+    size = np.array([call.size for call in table.calls], dtype=np.float64)[every.row[order]]
+    eager = np.array([call.eager for call in table.calls], dtype=np.bool_)[every.row]
+    eager = (eager & every.is_message)[order]
+    # fmax passes over the NaN of members that do not record a size.
+    largest = np.fmax.reduceat(size, offset[:-1])
+    for call, call_pairs in pairs.items():
+        largest[call] = call_pairs.size
+    # Calls by the earliest start of any member, of those that start at once in the order of
+    # communicators; members stay together.
+    turn = np.argsort(np.minimum.reduceat(every.start[order], offset[:-1]), kind="stable")
+    lengths = np.diff(offset)[turn]
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    # The members of call turn[c] stand at offset[turn[c]] + inside: a gather of ragged rows without
+    # a loop.
+    inside = np.arange(len(order)) - np.repeat(ends[:-1], lengths)
+    members = order[np.repeat(offset[:-1][turn], lengths) + inside]
+    first = members[ends[:-1]]
+    calls = [table.calls[row] for row in every.row[first].tolist()]
+    of_group = np.array(table.group_of, dtype=np.int64)[every.communicator[first]]
+    group, group_first = by_appearance(of_group)
+    return Matching(
+        kind=tuple(call.kind for call in calls),
+        group=group,
+        sequence=np.where(every.has_sequence[first], every.sequence[first], number[first]),
+        size=largest[turn],
+        dtype=tuple(call.dtype for call in calls),
+        groups=tuple(table.groups[row] for row in of_group[group_first].tolist()),
+        offset=ends.astype(np.int64),
+        rank_index=every.rank_index[members],
+        op=every.op[members],
+        # A message is eager if both of its ends say so.
+        eager=np.logical_and.reduceat(eager, offset[:-1])[turn],
+        shares=tuple(pairs[call].shares if call in pairs else None for call in turn.tolist()),
+        assumed_groups=table.assumed_groups,
+        notes=tuple(notes),
+    )
 
 
 class _DistinctCalls(Struct, frozen=True, eq=False):
@@ -363,7 +405,14 @@ class _Agreement(Struct, frozen=True, eq=False):
         # most; one that was not recorded has none.
         wanted = np.where(present, counts.max(axis=1, keepdims=True, initial=0), 0)
         wrong = (counts != wanted).any(axis=1)
-        differs = _disagreements(self.table, self.every.row[order], offset)
+        # Members whose call differs from that of the first; those of an all-to-all may in size.
+        calls, row = self.table.calls, self.every.row[order]
+        kinds = {call.kind: number for number, call in enumerate(calls)}
+        kind = np.array([kinds[call.kind] for call in calls], dtype=np.int64)[row]
+        size = np.array([call.size for call in calls], dtype=np.float64)[row]
+        first = np.repeat(offset[:-1], np.diff(offset))
+        uneven = np.isnan(size) | np.isnan(size[first]) | (kind == kinds.get("all_to_all", -1))
+        differs = (kind != kind[first]) | ((size != size[first]) & ~uneven)
         wrong[self.every.communicator[order[differs]]] = True
         if self.every.has_sequence.any():
             by_sequence = self.every.by_sequence()
@@ -451,56 +500,21 @@ def _kind_and_size(call: LocalCall) -> str:
     return f"{call.kind} of " + ("unknown size" if np.isnan(call.size) else f"{call.size:.0f} B")
 
 
-def _disagreements(table: _DistinctCalls, row: Index, offset: Index) -> Mask:
-    """Mark members whose call differs from that of the first; those of an all-to-all may."""
-    if not len(row):
-        return np.zeros(0, dtype=np.bool_)
-    kinds = {call.kind: number for number, call in enumerate(table.calls)}
-    kind = np.array([kinds[call.kind] for call in table.calls])[row]
-    size = np.array([call.size for call in table.calls])[row]
-    # For each member the place of the first member of its call.
-    first = np.repeat(offset[:-1], np.diff(offset))
-    uneven = np.isnan(size) | np.isnan(size[first]) | (kind == kinds.get("all_to_all", -1))
-    return np.asarray((kind != kind[first]) | ((size != size[first]) & ~uneven))
-
-
-class _Pairs(Struct):
-    """Bytes of the pairs of all-to-alls, by call, and the notes on them."""
-
-    of_call: dict[int, PairBytes] = field(default_factory=dict)
-    ranks: int = 0
-    elided: int = 0
-
-    def notes(self) -> Iterator[str]:
-        """Note how many pairs were inferred, and for how many calls splits were truncated."""
-        filled = {call: pairs.filled for call, pairs in self.of_call.items() if pairs.filled}
-        if filled:
-            missing = sum(filled.values())
-            yield (
-                f"all_to_all: {len(filled):,} calls record the sizes of "
-                f"{self.ranks - missing:,} of {self.ranks:,} pairs; those between ranks that were "
-                "not recorded are inferred from these"
-            )
-        if self.elided:
-            yield (
-                f"all_to_all: split sizes of {self.elided:,} calls are cut short in the trace "
-                "(PyTorch writes 30 numbers of a list): taken as equal"
-            )
-
-
 def _pairs(
-    ranks: Sequence[RankCalls], table: _DistinctCalls, every: _AllCalls, rows: tuple[Index, Index]
-) -> _Pairs:
-    """Compute the bytes of each pair of the all-to-alls whose members record any."""
-    order, offset = rows
-    result = _Pairs()
+    ranks: Sequence[RankCalls], table: _DistinctCalls, every: _AllCalls, order: Index, offset: Index
+) -> tuple[dict[int, PairBytes], list[str]]:
+    """Compute the bytes of each pair of the all-to-alls whose members record any, and note on them.
+
+    Noted is how many pairs were inferred, and for how many calls splits were truncated.
+    """
     has_splits = np.array(
         [c.splits.recorded and c.kind == "all_to_all" for c in table.calls], dtype=np.bool_
     )
     elided = np.array([call.splits.elided for call in table.calls], dtype=np.bool_)
+    of_call: dict[int, PairBytes] = {}
     if not (has_splits.any() or elided.any()):
-        return result
-    row = every.row[order]
+        return of_call, []
+    row, recorded = every.row[order], 0
     for call in np.flatnonzero(np.logical_or.reduceat(has_splits[row], offset[:-1])).tolist():
         members = order[offset[call] : offset[call + 1]].tolist()
         group = table.key(int(every.communicator[members[0]]))[0]
@@ -510,67 +524,21 @@ def _pairs(
         }
         pairs = pair_bytes(group, parts)
         if pairs is not None:
-            result.of_call[call] = pairs
-            result.ranks += len(group) ** 2 if pairs.filled else 0
+            of_call[call] = pairs
+            recorded += len(group) ** 2 - pairs.filled if pairs.filled else 0
+    notes = []
+    filled = [pairs.filled for pairs in of_call.values() if pairs.filled]
+    if filled:
+        notes.append(
+            f"all_to_all: {len(filled):,} calls record the sizes of {recorded:,} of "
+            f"{recorded + sum(filled):,} pairs; those between ranks that were not recorded are "
+            "inferred from these"
+        )
     cut = np.flatnonzero(np.logical_or.reduceat(elided[row], offset[:-1])).tolist()
-    spread = {call for call, pairs in result.of_call.items() if pairs.shares is not None}
-    result.elided = len(set(cut) - spread)
-    return result
-
-
-def _by_first_start(
-    ranks: Sequence[RankCalls],
-    table: _DistinctCalls,
-    every: _AllCalls,
-    matched: tuple[Index, Index, Index],
-) -> Matching:
-    """Sort calls by their first start.
-
-    ``matched`` are the index of every call of a rank on its communicator, the members of calls, and
-    the offsets of each call's members. Calls that start at once keep the order of communicators.
-    """
-    number, order, offset = matched
-    if not len(order):
-        empty = np.zeros(0, dtype=np.int64)
-        return Matching(
-            (), empty, empty, np.zeros(0), (), (), np.zeros(1, dtype=np.int64), empty, empty,
-            np.zeros(0, dtype=np.bool_), (), table.assumed_groups,
-        )  # fmt: skip
-    pairs = _pairs(ranks, table, every, (order, offset))
-    size = np.array([call.size for call in table.calls], dtype=np.float64)[every.row[order]]
-    eager = np.array([call.eager for call in table.calls], dtype=np.bool_)[every.row]
-    eager = (eager & every.is_message)[order]
-    # fmax passes over the NaN of members that do not record a size.
-    largest = np.fmax.reduceat(size, offset[:-1])
-    for call, call_pairs in pairs.of_call.items():
-        largest[call] = call_pairs.size
-    # Calls by the earliest start of any member; members stay together.
-    turn = np.argsort(np.minimum.reduceat(every.start[order], offset[:-1]), kind="stable")
-    lengths = np.diff(offset)[turn]
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    # The members of call turn[c] stand at offset[turn[c]] + inside: a gather of ragged rows without
-    # a loop.
-    inside = np.arange(len(order)) - np.repeat(ends[:-1], lengths)
-    members = order[np.repeat(offset[:-1][turn], lengths) + inside]
-    first = members[ends[:-1]]
-    calls = [table.calls[row] for row in every.row[first].tolist()]
-    of_group = np.array(table.group_of, dtype=np.int64)[every.communicator[first]]
-    group, group_first = by_appearance(of_group)
-    return Matching(
-        kind=tuple(call.kind for call in calls),
-        group=group,
-        sequence=np.where(every.has_sequence[first], every.sequence[first], number[first]),
-        size=largest[turn],
-        dtype=tuple(call.dtype for call in calls),
-        groups=tuple(table.groups[row] for row in of_group[group_first].tolist()),
-        offset=ends.astype(np.int64),
-        rank_index=every.rank_index[members],
-        op=every.op[members],
-        # A message is eager if both of its ends say so.
-        eager=np.logical_and.reduceat(eager, offset[:-1])[turn],
-        shares=tuple(
-            pairs.of_call[call].shares if call in pairs.of_call else None for call in turn.tolist()
-        ),
-        assumed_groups=table.assumed_groups,
-        notes=tuple(pairs.notes()),
-    )
+    taken_equal = set(cut) - {call for call, pairs in of_call.items() if pairs.shares is not None}
+    if taken_equal:
+        notes.append(
+            f"all_to_all: split sizes of {len(taken_equal):,} calls are cut short in the trace "
+            "(PyTorch writes 30 numbers of a list): taken as equal"
+        )
+    return of_call, notes

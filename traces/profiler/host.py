@@ -12,7 +12,7 @@ that the processor was at work, unless the profiler recorded calls of Python fun
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +24,9 @@ from simulator.workload import UNEXPLAINED_HOST, What
 from traces.core.events import HostKind, PythonCalls, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph, shortest_silence
 from traces.profiler.comms import Enclosing
-from traces.profiler.host_collectives import HostCollective, work_rows
+from traces.profiler.host_collectives import work_rows
 from traces.profiler.host_waits import Handover, HostWait
-from traces.profiler.window import Launches, Window
+from traces.profiler.window import Window
 
 
 class Silences(Struct, frozen=True, eq=False):
@@ -192,19 +192,15 @@ class _ThreadBuilder(Struct, eq=False):
                 self.lanes.launch_op[cut.launch] = op
             if cut.hands_over:
                 self.lanes.ends_at[self.thread, cut.start] = op
-            self._after(cut)
+            if cut.wait is not None:
+                begun = max([cut.start, *(self.graph.ops[op].end for op in cut.wait.sources)])
+                op = self._chain(cut.name, min(begun, cut.end), cut.end)
+                self.graph.wait_for(op, cut.wait.sources)
+            elif cut.wakes is not None:
+                self._resume(cut.end, cut.wakes)
+            self.cursor = max(self.cursor, cut.end if cut.launch is None else cut.start)
         if end > self.cursor:
             self._host(end, "")
-
-    def _after(self, cut: Cut) -> None:
-        """Continue at the end of the cut: a wait, or a wake-up."""
-        if cut.wait is not None:
-            begun = max([cut.start, *(self.graph.ops[op].end for op in cut.wait.sources)])
-            op = self._chain(cut.name, min(begun, cut.end), cut.end)
-            self.graph.wait_for(op, cut.wait.sources)
-        elif cut.wakes is not None:
-            self._resume(cut.end, cut.wakes)
-        self.cursor = max(self.cursor, cut.end if cut.launch is None else cut.start)
 
     def _resume(self, awake: float, wakes: Handover) -> None:
         """Restart at a time (s), released by another thread."""
@@ -238,26 +234,17 @@ class _ThreadBuilder(Struct, eq=False):
         return op
 
 
-def launch_cuts(trace: RankTrace, launches: Launches, cuts: dict[int, list[Cut]]) -> None:
-    """Cut each thread where its launches reach the device: at their start, or end if delayed."""
-    rows = launches.host
-    is_held = np.isin(rows, list(launches.held))
-    _cut(trace, rows[~is_held].tolist(), trace.host.start, cuts)
-    _cut(trace, rows[is_held].tolist(), trace.host.end, cuts)
-
-
-def queue_cuts(
-    trace: RankTrace, works: Iterable[HostCollective], cuts: dict[int, list[Cut]]
+def launch_cuts(
+    trace: RankTrace, rows: Iterable[int], cuts: dict[int, list[Cut]], held: Collection[int] = ()
 ) -> None:
-    """Cut each thread where it queues a host collective."""
-    rows = [work.call for work in works if work.call is not None]
-    _cut(trace, rows, trace.host.start, cuts)
+    """Cut each thread where its calls reach the device or a queue.
 
-
-def _cut(trace: RankTrace, rows: Iterable[int], at: Floats, cuts: dict[int, list[Cut]]) -> None:
-    """Cut at a time per row of the host, given by ``at`` (s)."""
-    host, called = trace.host, np.array(list(dict.fromkeys(rows)), dtype=np.int64)
-    columns = (called, host.thread[called], host.name[called], at[called])
+    ``rows`` are the host rows of the calls: cut at their start, those ``held`` up at their end.
+    """
+    in_order = sorted(dict.fromkeys(rows), key=lambda row: row in held)
+    host, called = trace.host, np.array(in_order, dtype=np.int64)
+    at = np.where(np.isin(called, list(held)), host.end[called], host.start[called])
+    columns = (called, host.thread[called], host.name[called], at)
     for row, thread, number, time in zip(*(column.tolist() for column in columns), strict=True):
         cut = Cut(time, time, trace.names[number], launch=row)
         cuts.setdefault(thread, []).append(cut)

@@ -113,7 +113,14 @@ def _synchronized(
         return []
     if recorded is not None:
         return [recorded] if ops.ends[recorded] <= end + EXPLAINED else []
-    return _latest(ops, start, end)
+    # Without a record of the stream: the op launched before that ended last by the return. A call
+    # that did not have to wait returns at once and tells nothing. Of the step before, what ended
+    # just then counts.
+    done = [op for op in ops.launched_by(start) if start < ops.ends[op] <= end + EXPLAINED]
+    done += [
+        op for op in ops.before if start < ops.ends[op] and abs(end - ops.ends[op]) <= EXPLAINED
+    ]
+    return ops.last_ended(done)
 
 
 def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
@@ -136,19 +143,6 @@ def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
         if op is not None:
             waited_for[sync.correlation] = op
     return waited_for
-
-
-def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
-    """Without a record of the stream: the op launched before that ended last by the return.
-
-    A call that did not have to wait returns at once and tells nothing. Of the step before, what
-    ended just then counts.
-    """
-    done = [op for op in ops.launched_by(start) if start < ops.ends[op] <= end + EXPLAINED]
-    done += [
-        op for op in ops.before if start < ops.ends[op] and abs(end - ops.ends[op]) <= EXPLAINED
-    ]
-    return ops.last_ended(done)
 
 
 _ENOUGH = 4
@@ -243,15 +237,6 @@ def blocked_waits(
     launches return with the same number of pending launches, and none ever has more, they have
     waited for room in the stream's queue.
     """
-    yield from _until_idle(trace, window, launches, ops)
-    stream = trace.device.stream[launches.device]
-    for number in np.unique(stream).tolist():
-        yield from _until_room(trace, launches, ops, np.flatnonzero(stream == number))
-
-
-def _until_idle(
-    trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
-) -> Iterator[HostWait]:
     host = trace.host
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
     lasted = host.end[rows] - host.start[rows]
@@ -267,6 +252,9 @@ def _until_idle(
         if start < done and abs(end - done) <= EXPLAINED:
             name = trace.names[host.name[row]]
             yield HostWait(int(host.thread[row]), start, end, name, tuple(sources))
+    stream = trace.device.stream[launches.device]
+    for number in np.unique(stream).tolist():
+        yield from _until_room(trace, launches, ops, np.flatnonzero(stream == number))
 
 
 def _until_room(

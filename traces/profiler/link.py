@@ -7,7 +7,7 @@ shares of all-to-alls.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import fsum
 from pathlib import Path
@@ -17,12 +17,12 @@ from msgspec import Struct, structs
 
 from simulator.analysis.phases import Phase
 from simulator.engine.next_step import with_advance
-from simulator.support.arrays import Floats, Longs, Mask
+from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
-from traces.core.events import DeviceEvents, HostKind, Job, JobHead, RankTrace, names_with
+from traces.core.events import HostKind, Job, JobHead, RankTrace, names_with
 from traces.core.files import uncollected
 from traces.core.loaded import ALL, MEDIAN, ODD, UNLIKE, Counters, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph, kind_of
@@ -34,7 +34,6 @@ from traces.profiler.host import (
     add_host_ops,
     handover_cuts,
     launch_cuts,
-    queue_cuts,
     threads_of_step,
     wait_cuts,
 )
@@ -112,8 +111,8 @@ def rank_counts(rank: RankTrace, window: Window) -> RankCounts:
 
 def counters(ranks: Sequence[RankCounts]) -> Counters:
     """Join the counters of ranks: NaN if no rank recorded the input of one."""
-    blocks, lasting = _pooled(rank.kernels for rank in ranks)
-    moved, copying = _pooled(rank.copies for rank in ranks)
+    blocks, lasting = map(np.concatenate, zip(*(rank.kernels for rank in ranks), strict=True))
+    moved, copying = map(np.concatenate, zip(*(rank.copies for rank in ranks), strict=True))
     long = (blocks > _COVERED) & (lasting > _LONG)
     # Greatest over mean of what ranks receive, by what the recorded ranks say that they send.
     received: dict[tuple[int, ...], Floats] = {}
@@ -131,11 +130,6 @@ def counters(ranks: Sequence[RankCounts]) -> Counters:
         link_received=_mean([rank.received for rank in ranks]),
         busiest_receiver=max(busiest, default=float("nan")),
     )
-
-
-def _pooled(pairs: Iterable[Pair]) -> Pair:
-    first, second = zip(*pairs, strict=True)
-    return np.concatenate(first), np.concatenate(second)
 
 
 def _share(part: Floats, of: Floats) -> float:
@@ -210,19 +204,15 @@ def _odd_launches(trace: RankTrace, kernels: Mask) -> Iterator[str]:
     late = float(device.start[kernels].min() - host.start[is_launch].max())
     if late > _LATE:
         yield f"no kernel begins within {late:.2g} s of the last launch, as if clocks differed"
-    over = _overlapping(device, np.flatnonzero(kernels))
-    if over > max(_MANY, _OVERLAPPING * number) and not names_with(trace, _GRAPHS):
-        yield f"{over:,} of {number:,} kernels begin before one ahead on their stream has ended"
-
-
-def _overlapping(device: DeviceEvents, kernels: Longs) -> int:
-    """Count kernels that are long on their stream together with one ahead of them."""
-    rows = kernels[np.lexsort((device.start[kernels], device.stream[kernels]))]
-    # Streams one after the other: none ends after the next one begins.
+    # Streams one after the other, none of which ends after the next one begins.
+    rows = np.flatnonzero(kernels)
+    rows = rows[np.lexsort((device.start[rows], device.stream[rows]))]
     begin = device.stream[rows] * (device.end[rows].max() - device.start[rows].min() + 1.0)
     start, end = device.start[rows] + begin, device.end[rows] + begin
     together = np.minimum(end[1:], np.maximum.accumulate(end)[:-1]) - start[1:]
-    return int(np.count_nonzero(together > _OVER))
+    over = int(np.count_nonzero(together > _OVER))
+    if over > max(_MANY, _OVERLAPPING * number) and not names_with(trace, _GRAPHS):
+        yield f"{over:,} of {number:,} kernels begin before one ahead on their stream has ended"
 
 
 @uncollected()
@@ -235,7 +225,7 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     enclosing = Enclosing.of(trace, window)
     ops = add_device_ops(trace, window, launches, enclosing, graph, kernels)
     cuts, main = threads_of_step(trace, window)
-    launch_cuts(trace, launches, cuts)
+    launch_cuts(trace, launches.host.tolist(), cuts, launches.held)
     for host_waits in (
         device_waits(trace, window, launches, ops),
         polling_waits(trace, window, ops),
@@ -247,7 +237,7 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     handover_cuts(handovers(trace, window, main), cuts)
     works = add_host_collectives(trace, window, graph)
     if works:
-        queue_cuts(trace, works, cuts)
+        launch_cuts(trace, [work.call for work in works if work.call is not None], cuts)
         wait_cuts(trace, collective_waits(trace, window, graph, works), cuts)
     lanes = add_host_ops(trace, window, graph, enclosing, cuts, main)
     waits = waits_between_streams(trace, window, launches, enclosing, ops)

@@ -98,11 +98,7 @@ def name_modules(trace: RankTrace, ops: DeviceOps, graph: RankGraph) -> None:
             graph.ops[number].module = thread.at(float(trace.host.start[launch]))
     for stands, kernel in ops.kernel_of.items():
         graph.ops[stands].module = graph.ops[kernel].module
-    _name_called(graph)
-
-
-def _name_called(graph: RankGraph) -> None:
-    """Give calls without a launch of their own the modules of the host ops that queue them."""
+    # Calls without a launch of their own are of the modules of the host ops that queue them.
     for source, target, _ in graph.edges:
         called = graph.ops[target].what >= What.COLLECTIVE and not graph.ops[target].module
         if called and graph.ops[source].what == What.HOST:
@@ -111,62 +107,42 @@ def _name_called(graph: RankGraph) -> None:
 
 def _threads(trace: RankTrace) -> dict[int, _Thread]:
     """Nest the ranges of each thread, those of backward passes by the names of the forward."""
+    host, calls = trace.host, trace.modules
     ranges: dict[int, list[_Range]] = defaultdict(list)
-    for thread, span in (*_marked(trace), *_of_modules(trace)):
-        ranges[thread].append(span)
-    threads = {thread: _Thread.of(spans) for thread, spans in ranges.items()}
-    added = {}
-    for thread, span in _backward(trace, threads):
-        ranges[thread].append(span)
-        added[thread] = ranges[thread]
-    return threads | {thread: _Thread.of(spans) for thread, spans in added.items()}
-
-
-def _marked(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
-    """Ranges that the program marks, and those in which autograd runs a function."""
-    host = trace.host
-    rows = np.flatnonzero((host.kind == HostKind.ANNOTATION) & (host.comm < 0))
-    for row in rows.tolist():
+    # Ranges that the program marks, and those in which autograd runs a function.
+    marks = np.flatnonzero((host.kind == HostKind.ANNOTATION) & (host.comm < 0))
+    for row in marks.tolist():
         written = trace.names[host.name[row]]
         name = written.strip("# ")
         if name and not is_comm(written):
             span = float(host.start[row]), float(host.end[row])
-            yield int(host.thread[row]), _Range(*span, name)
+            ranges[int(host.thread[row])].append(_Range(*span, name))
     engine = [number for number, name in enumerate(trace.names) if name.startswith(_AUTOGRAD)]
     for row in np.flatnonzero(np.isin(host.name, engine)).tolist():
         function = trace.names[host.name[row]].removeprefix(_AUTOGRAD).rpartition("::")[2]
         span = float(host.start[row]), float(host.end[row])
-        yield int(host.thread[row]), _Range(*span, function)
-
-
-def _of_modules(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
-    """Yield the calls of modules as ranges."""
-    calls = trace.modules
+        ranges[int(host.thread[row])].append(_Range(*span, function))
     if calls is None:
-        return
+        return {thread: _Thread.of(spans) for thread, spans in ranges.items()}
     columns = calls.thread.tolist(), calls.start.tolist(), calls.end.tolist(), calls.name
-    for thread, *span in zip(*columns, strict=True):
-        yield thread, _Range(*span)
-
-
-def _backward(trace: RankTrace, threads: dict[int, _Thread]) -> Iterator[tuple[int, _Range]]:
-    """Operators that autograd runs, with the modules in which the forward pass ran theirs."""
-    calls = trace.modules
-    if calls is None:
-        return
-    host = trace.host
+    for thread, *module in zip(*columns, strict=True):
+        ranges[thread].append(_Range(*module))
+    threads = {thread: _Thread.of(spans) for thread, spans in ranges.items()}
+    # Operators that autograd runs, with the modules in which the forward pass ran theirs.
     ends: dict[tuple[int, float], float] = {}
     began = np.isin(host.start, calls.backward) & (host.kind == HostKind.OPERATOR)
     for row in np.flatnonzero(began).tolist():
         key = int(host.thread[row]), float(host.start[row])
         ends[key] = max(ends.get(key, 0.0), float(host.end[row]))
-    columns = calls.forward_thread, calls.forward, calls.backward_thread, calls.backward
-    arrows = zip(*(column.tolist() for column in columns), strict=True)
-    for source, forward, target, backward in arrows:
+    arrows = calls.forward_thread, calls.forward, calls.backward_thread, calls.backward
+    changed = set()
+    for source, forward, target, backward in zip(*(end.tolist() for end in arrows), strict=True):
         path = threads[source].at(forward) if source in threads else ""
         end = ends.get((target, backward))
         if path and end is not None:
-            yield target, _Range(backward, end, path, path + _BACKWARD)
+            ranges[target].append(_Range(backward, end, path, path + _BACKWARD))
+            changed.add(target)
+    return threads | {thread: _Thread.of(ranges[thread]) for thread in changed}
 
 
 _WORDS = {

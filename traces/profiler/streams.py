@@ -54,7 +54,7 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
         if _started_early(ops, op, running, allowed):
             allowed[_BESIDE] = ops.starts[op]
             edges.append(_progress(ops, op, running[0], released.get(running[0], [])))
-        edges += _edges_of(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
+        edges += _edges_of(ops, op, allowed, ends, (lane_op, latency))
         ops.graph.edges += [(source, op, lag) for source, lag in edges]
         if op in overlapped:
             obeyed[op], released[op] = sources, edges
@@ -220,16 +220,20 @@ class _Ends(Struct, frozen=True):
         return None
 
 
-class _Start(NamedTuple):
-    """When and by what an op was allowed to start (s), the ``last`` cause, and its explanation."""
+def _edges_of(
+    ops: DeviceOps,
+    op: int,
+    allowed: dict[int, float],
+    ends: _Ends,
+    launches: tuple[dict[int, int], float],
+) -> _Edges:
+    """Turn predecessors into edges; the last to allow the start carries the rest as lag.
 
-    allowed: dict[int, float]
-    last: int | None
-    reason: str
-
-
-def _explained(ops: DeviceOps, op: int, allowed: dict[int, float], ends: _Ends) -> _Start:
-    """Find what explains a start, if need be on another stream; count it, or record the gap."""
+    What explains the start, if need be on another stream, is counted; a start without explanation
+    is recorded as a gap. ``launches`` are the host op that launches each op, and the typical
+    latency (s).
+    """
+    start, graph = ops.starts[op], ops.graph
     last = _last(allowed)
     reason = _reason(ops, op, allowed, last)
     if reason == "unexplained":
@@ -238,27 +242,18 @@ def _explained(ops: DeviceOps, op: int, allowed: dict[int, float], ends: _Ends) 
             allowed[inferred] = ops.ends[inferred]
             last = _last(allowed)
             reason = _reason(ops, op, allowed, last).replace("wait", "inferred")
-    late = ops.starts[op] - allowed.get(_LAUNCH, math.inf)
+    late = start - allowed.get(_LAUNCH, math.inf)
     if reason == "unexplained" and last == _LAUNCH and op in ops.first and late > IN_FLIGHT:
         reason = "step before"
     if reason == "unexplained":
-        ops.graph.gaps.append(_gap(ops, op, allowed, last))
-    ops.graph.explained[reason] = ops.graph.explained.get(reason, 0) + 1
-    return _Start(allowed, last, reason)
+        graph.gaps.append(_gap(ops, op, allowed, last))
+    graph.explained[reason] = graph.explained.get(reason, 0) + 1
 
-
-def _edges_of(
-    ops: DeviceOps, op: int, begin: _Start, launches: tuple[dict[int, int], float]
-) -> _Edges:
-    """Turn predecessors into edges; the last to allow the start carries the rest as lag.
-
-    ``launches`` are the host op that launches each op, and the typical latency (s).
-    """
-    start, last, local = ops.starts[op], begin.last, ops.graph.ops[op]
-    if last is not None and local.ready is not None and local.ready > begin.allowed[last]:
+    local = graph.ops[op]
+    if last is not None and local.ready is not None and local.ready > allowed[last]:
         local.ready, last = start, _NOTHING
-    edges = _launch_edges(ops, op, begin, launches, is_last=last == _LAUNCH)
-    for source in sorted(source for source in begin.allowed if source >= 0):
+    edges = _launch_edges(ops, op, allowed, reason, launches, is_last=last == _LAUNCH)
+    for source in sorted(source for source in allowed if source >= 0):
         lag = max(0.0, start - ops.ends[source]) if source == last else 0.0
         edges.append((source, lag))
         if ops.ends[source] > max(start, local.begun or start):
@@ -269,7 +264,13 @@ def _edges_of(
 
 
 def _launch_edges(
-    ops: DeviceOps, op: int, begin: _Start, launches: tuple[dict[int, int], float], *, is_last: bool
+    ops: DeviceOps,
+    op: int,
+    allowed: dict[int, float],
+    reason: str,
+    launches: tuple[dict[int, int], float],
+    *,
+    is_last: bool,
 ) -> _Edges:
     """Let an op wait for its launch, if it has one, and for the delay that the launch leaves."""
     launched = ops.launched[op]
@@ -279,11 +280,11 @@ def _launch_edges(
     delay = max(0.0, ops.starts[op] - launched)
     if not is_last:
         return [(lane_op[op], min(latency, delay))]
-    if begin.reason == "step before":
+    if reason == "step before":
         return [(_in_flight(ops, op), 0.0), (lane_op[op], min(latency, delay))]
-    if begin.reason != "unexplained":
+    if reason != "unexplained":
         return [(lane_op[op], delay)]
-    lag = max(0.0, begin.allowed[_LAUNCH] - launched)
+    lag = max(0.0, allowed[_LAUNCH] - launched)
     # Put what a launch does not explain of a delay behind an op of no length: a gap. That op stands
     # where the kernel was due, `lag` after its launch (s).
     due = (ops.launched[op] or 0.0) + lag

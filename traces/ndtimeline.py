@@ -369,23 +369,25 @@ class _Pipeline:
             )
             yield from pairwise(computed)
             for kind in MESSAGES:
-                yield from pairwise(self._of(position, kind))
-                yield from self._message_waits(position, kind)
-                yield from self._posted_after(computed, self._of(position, kind))
-            yield from self._first_backward_waits(position, computed)
+                messages = self._of(position, kind)
+                yield from pairwise(messages)
+                of_pass = self._of(position, _FORWARD if kind.startswith("forward") else _BACKWARD)
+                if kind.endswith("send"):
+                    yield from zip(of_pass, messages, strict=False)
+                else:
+                    yield from zip(messages, of_pass, strict=False)
+                    yield from zip(of_pass, messages[1:], strict=False)
+                yield from self._posted_after(computed, messages)
+            # The first backward messages wait for what is two before the first backward.
+            first = computed.index(self._of(position, _BACKWARD)[0])
+            if first >= 2:
+                for kind in MESSAGES[2:]:
+                    for message in self._of(position, kind)[:1]:
+                        yield computed[first - 2], message
             for gather in self._of(position, _GATHER):
                 yield gather, self._of(position, _FORWARD)[0]
             chain = [number for kind in _FINAL_CHAIN for number in self._of(position, kind)]
             yield from pairwise([computed[-1], *chain])
-
-    def _message_waits(self, position: Position, kind: str) -> Iterator[tuple[int, int]]:
-        computed = self._of(position, _FORWARD if kind.startswith("forward") else _BACKWARD)
-        messages = self._of(position, kind)
-        if kind.endswith("send"):
-            yield from zip(computed, messages, strict=False)
-        else:
-            yield from zip(messages, computed, strict=False)
-            yield from zip(computed, messages[1:], strict=False)
 
     def _posted_after(
         self, computed: Sequence[int], messages: Sequence[int]
@@ -396,16 +398,6 @@ class _Pipeline:
             before = bisect_right(ends, self._start(message) + _STAMP_ERROR) - 1
             if before >= 0 and self._start(message) - ends[before] < _POST_DELAY:
                 yield computed[before], message
-
-    def _first_backward_waits(
-        self, position: Position, computed: Sequence[int]
-    ) -> Iterator[tuple[int, int]]:
-        """Yield what the first backward messages wait for: two before the first backward."""
-        first = computed.index(self._of(position, _BACKWARD)[0])
-        if first >= 2:
-            for kind in MESSAGES[2:]:
-                for message in self._of(position, kind)[:1]:
-                    yield computed[first - 2], message
 
     def _calls(self, builder: WorkloadBuilder) -> dict[int, int]:
         """Add the calls; return that of each operation."""

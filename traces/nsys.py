@@ -462,12 +462,10 @@ def _copy_names(database: Database, names: ValueIndex[str], copies: IntColumns) 
     memory = dict(enumerate(_MEMORY)) | {number: str(label) for number, label in labels}
     kinds = np.stack([copies[column] for column in ("copyKind", "srcKind", "dstKind")], axis=1)
     unique, which = np.unique(kinds, axis=0, return_inverse=True)
-    index = [names(_copy_name(memory, *kind)) for kind in unique.tolist()]
+    index = []
+    for kind, source, target in unique.tolist():
+        name = f"Memcpy {_COPIES.get(kind, f'kind {kind}')}"
+        if source in memory and target in memory:
+            name += f" ({memory[source]} -> {memory[target]})"
+        index.append(names(name))
     return np.array(index, dtype=np.int64)[which.ravel()] if index else np.empty(0, dtype=np.int64)
-
-
-def _copy_name(memory: dict[int, str], kind: int, source: int, target: int) -> str:
-    name = f"Memcpy {_COPIES.get(kind, f'kind {kind}')}"
-    if source not in memory or target not in memory:
-        return name
-    return f"{name} ({memory[source]} -> {memory[target]})"

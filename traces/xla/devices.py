@@ -245,13 +245,18 @@ def cpu_devices(host: XlaHostEvents, programs: Programs) -> list[XlaDevice]:
             for event in leaves(events):
                 op = _cpu_op(event, line.name, programs)
                 device.ops.append(op)
-                _record_end(late, op, event, host)
+                ends = host.ended.get(event.flow("_p") or 0, [])
+                reported = ends[bisect_left(ends, event.start) :][:1]
+                if reported and reported[0] > event.end + EXPLAINED:
+                    late[id(op)] = reported[0]
     runs: dict[tuple[str, int], int] = {}
     begun = {event.flow("run_id"): event.start for event in host.produced.values()}
     for device in devices.values():
         device.ops.sort(key=lambda op: (op.start, op.end))
         _extend_ends(device.ops, late)
-        _name_lanes(device)
+        names: dict[str, str] = {}
+        for op in device.ops:
+            op.lane = names.setdefault(op.lane, f"thread {len(names)}")
         _add_launches(device, host)
         device.begun = {op.run: begun[op.run] for op in device.ops if op.run in begun}
         for op in device.ops:
@@ -277,14 +282,6 @@ def _cpu_op(event: PlaneEvent, thread: str, programs: Programs) -> XlaOp:
     )
 
 
-def _record_end(late: dict[int, float], op: XlaOp, event: PlaneEvent, host: XlaHostEvents) -> None:
-    """Record an op's reported end if that is after its own event."""
-    ends = host.ended.get(event.flow("_p") or 0, [])
-    ended = ends[bisect_left(ends, event.start) :][:1]
-    if ended and ended[0] > event.end + EXPLAINED:
-        late[id(op)] = ended[0]
-
-
 def _extend_ends(ops: list[XlaOp], late: dict[int, float]) -> None:
     """Extend an op that continues in other threads to the start of the first op that uses it.
 
@@ -298,12 +295,6 @@ def _extend_ends(ops: list[XlaOp], late: dict[int, float]) -> None:
             if source is not None and id(source) in late:
                 source.end = max(source.end, min(late.pop(id(source)), op.start))
         latest[op.run, op.name] = op
-
-
-def _name_lanes(device: XlaDevice) -> None:
-    names: dict[str, str] = {}
-    for op in device.ops:
-        op.lane = names.setdefault(op.lane, f"thread {len(names)}")
 
 
 def _add_launches(device: XlaDevice, host: XlaHostEvents) -> None:

@@ -94,7 +94,16 @@ def _number_runs(devices: Sequence[XlaDevice], notes: list[str]) -> bool:
         return False
     main = max((program for program in time if program), key=lambda program: time[program])
     for device in devices:
-        _number(device, main)
+        number, run, last = 0, None, 0.0
+        for op in device.ops:
+            if op.program == main and op.run != run:
+                number, run = number + 1, op.run
+            if op.program == main:
+                last = op.end
+            op.step = number or NO_STEP
+        for op in device.ops:
+            if op.start > last:
+                op.step = NO_STEP
     _align_runs(devices, main, notes)
     if talks and main not in talks:
         notes.append(
@@ -104,22 +113,15 @@ def _number_runs(devices: Sequence[XlaDevice], notes: list[str]) -> bool:
     return not talks or main in talks
 
 
-def _number(device: XlaDevice, main: str) -> None:
-    number, run, last = 0, None, 0.0
-    for op in device.ops:
-        if op.program == main and op.run != run:
-            number, run = number + 1, op.run
-        if op.program == main:
-            last = op.end
-        op.step = number or NO_STEP
-    for op in device.ops:
-        if op.start > last:
-            op.step = NO_STEP
-
-
 def _align_runs(devices: Sequence[XlaDevice], main: str, notes: list[str]) -> None:
     """Give runs that began together one number, if devices recorded more or fewer."""
-    begun = [_run_starts(device) for device in devices]
+    begun: list[list[float]] = []  # start of each numbered run (s)
+    for device in devices:
+        starts_of_runs: dict[int, float] = {}
+        for op in device.ops:
+            if op.step != NO_STEP:
+                starts_of_runs.setdefault(op.step, op.start)
+        begun.append([starts_of_runs[number] for number in sorted(starts_of_runs)])
     fewest = min(begun, key=len)
     if len(fewest) == len(max(begun, key=len)) or not fewest:
         return
@@ -135,15 +137,6 @@ def _align_runs(devices: Sequence[XlaDevice], main: str, notes: list[str]) -> No
         for op in device.ops:
             inside = skip < op.step <= skip + len(fewest)
             op.step = op.step - skip if inside else NO_STEP
-
-
-def _run_starts(device: XlaDevice) -> list[float]:
-    """Return the start of each numbered run (s)."""
-    starts: dict[int, float] = {}
-    for op in device.ops:
-        if op.step != NO_STEP:
-            starts.setdefault(op.step, op.start)
-    return [starts[number] for number in sorted(starts)]
 
 
 def _median(devices: Sequence[XlaDevice], numbers: list[int]) -> str:

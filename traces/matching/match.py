@@ -147,9 +147,9 @@ def match(ranks: Sequence[RankCalls], job_ranks: int) -> Matching:
     most = counts.reshape(len(table.group_of), len(ranks)).max(axis=1, initial=0)
     # Calls are numbered through: those of a communicator stand behind those of the ones before it.
     begin = np.concatenate([[0], np.cumsum(most)])
-    call = begin[every.communicator] + number
-    order = np.argsort(call, kind="stable")
-    offset = np.searchsorted(call[order], np.arange(begin[-1] + 1))
+    call_of_member = begin[every.communicator] + number
+    order = np.argsort(call_of_member, kind="stable")
+    offset = np.searchsorted(call_of_member[order], np.arange(begin[-1] + 1))
     _Agreement(ranks, table, every, number).check(counts.reshape(-1, len(ranks)), order, offset)
     if not len(order):
         empty = np.zeros(0, dtype=np.int64)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from simulator.accelerators import GENERATIONS
 from simulator.calls import KINDS, Call
 from simulator.costing.stacked_networks import Networks, OneNetwork
-from simulator.schedule import Plan, Schedule
+from simulator.schedule import Plan
 from simulator.shares import Shares
 from simulator.support.arrays import Ints
 from simulator.support.errors import ScheduleError
@@ -210,9 +210,7 @@ class PlannedGraph:
     """
 
     network: OneNetwork
-    _schedules: dict[tuple[str, bytes, str, Shares | None], tuple[Schedule, ...]] = field(
-        default_factory=dict
-    )
+    _built: dict[tuple[str, bytes, str, Shares | None], Any] = field(default_factory=dict)
     _last: tuple[Networks | None, dict[object, Any]] = field(default_factory=lambda: (None, {}))
 
     def choices(
@@ -229,19 +227,20 @@ class PlannedGraph:
         choice: Found = choices[key]
         return choice
 
-    def schedules(
+    def built(
         self,
         kind: str,
         positions: Ints,
         name: str,
-        build: Callable[[], Iterable[Schedule]],
+        build: Callable[[], Found],
         shares: Shares | None = None,
-    ) -> tuple[Schedule, ...]:
-        """Return a group's schedules of a name, built on first use."""
+    ) -> Found:
+        """Return a group's schedule of a name, or several, built on first use."""
         key = kind, positions.tobytes(), name, shares
-        if key not in self._schedules:
-            self._schedules[key] = tuple(build())
-        return self._schedules[key]
+        if key not in self._built:
+            self._built[key] = build()
+        schedules: Found = self._built[key]
+        return schedules
 
 
 @dataclass(frozen=True, slots=True, eq=False)

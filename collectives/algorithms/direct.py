@@ -196,25 +196,20 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
     # A pair's bytes, share * S, are in parts / n chunks: share * n of the unit S / parts each.
     lengths = np.repeat(shares.share.ravel() * n, parts // n)
     uneven = replace(schedule, steps=(), lengths=lengths)
-    steps = [_not_empty(uneven, single) for step in schedule.steps for single in _unrolled(step)]
-    return replace(uneven, steps=tuple(step for step in steps if step.width))
-
-
-def _unrolled(step: Step) -> list[Step]:
-    """Return the repetitions of a step as single steps: with unequal chunks they differ."""
-    if step.repeats == 1:
-        return [step]
-    return [
-        replace(step, chunk=step.chunks_at(time), repeats=1, shift=0, cycle=1)
-        for time in range(step.repeats)
-    ]
-
-
-def _not_empty(schedule: Schedule, step: Step) -> Step:
-    """Leave out the transfers of a step that move nothing."""
-    moves = schedule.units(step) > 0
-    if moves.all():
-        return step
-    columns = (step.source, step.target, step.chunk, step.count)
-    source, target, chunk, count = (column[moves] for column in columns)
-    return Step(source, target, chunk, count, reduce=step.reduce, in_network=step.in_network)
+    steps = []
+    for step in schedule.steps:
+        # Repetitions become single steps: with unequal chunks they differ.
+        for time in range(step.repeats):
+            single = step
+            if step.repeats > 1:
+                single = replace(step, chunk=step.chunks_at(time), repeats=1, shift=0, cycle=1)
+            moves = uneven.units(single) > 0
+            if not moves.all():
+                columns = (single.source, single.target, single.chunk, single.count)
+                single = Step(
+                    *(column[moves] for column in columns),
+                    reduce=step.reduce,
+                    in_network=step.in_network,
+                )
+            steps += [single] if single.width else []
+    return replace(uneven, steps=tuple(steps))

@@ -120,28 +120,22 @@ def _schedule(kind: str, levels: tuple[int, ...], steps: tuple[Step, ...]) -> Sc
 
 def sharp_all_reduce(local: int, domains: int) -> Schedule:
     """Reduce-scatter inside, reduce in the fabric, all-gather inside: 2(L-1) + 2 steps."""
-    shape = (local, domains)
-    inside = pass_on(shape, 0, offset=-1, reduce=True)
-    back = pass_on(shape, 0, offset=0, reduce=False)
+    steps = pass_on((local, domains), 0, offset=-1, reduce=True)
+    if domains > 1:
+        # All ranks of a place send up the chunks of other owners; the owners' sums come down. The
+        # rank and the chunk (l, d) have the number l * domains + d: a chunk's owner is the rank of
+        # its number.
+        slot, owner, member = np.meshgrid(
+            np.arange(local), np.arange(domains), np.arange(domains), indexing="ij"
+        )
+        remote = owner != member
+        chunk = (slot * domains + owner)[remote].astype(np.int32)
+        peer = (slot * domains + member)[remote].astype(np.int32)
+        single = np.ones_like(chunk)
+        steps += (
+            Step(peer, chunk, chunk, single, reduce=True, in_network=True),
+            Step(chunk, peer, chunk, single, reduce=False, in_network=True),
+        )
+    steps += pass_on((local, domains), 0, offset=0, reduce=False)
     n = local * domains
-    steps = (*inside, *_fabric_steps(local, domains), *back)
     return Schedule("all_reduce", "sharp", ranks=n, chunks=n, parts=n, steps=steps)
-
-
-def _fabric_steps(local: int, domains: int) -> tuple[Step, ...]:
-    """All ranks of a place send up the chunks of other owners; the owners' sums come down."""
-    if domains == 1:
-        return ()
-    slot, owner, member = np.meshgrid(
-        np.arange(local), np.arange(domains), np.arange(domains), indexing="ij"
-    )
-    remote = owner != member
-    # Rank and chunk (l, d) have the number l * domains + d: the owner of a chunk is the rank of its
-    # number.
-    chunk = (slot * domains + owner)[remote].astype(np.int32)
-    peer = (slot * domains + member)[remote].astype(np.int32)
-    single = np.ones_like(chunk)
-    return (
-        Step(peer, chunk, chunk, single, reduce=True, in_network=True),
-        Step(chunk, peer, chunk, single, reduce=False, in_network=True),
-    )

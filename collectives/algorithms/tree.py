@@ -24,7 +24,7 @@ from simulator.support.arrays import Ints
 
 def all_reduce(n: int) -> Schedule:
     """Reduce to rank 0, then broadcast: 2 ceil(log2 n) steps of S."""
-    steps = _binomial_reduce(n) + _binomial(n)
+    steps = _reversed(_binomial(n)) + _binomial(n)
     return Schedule("all_reduce", "tree", ranks=n, chunks=1, parts=1, steps=steps)
 
 
@@ -35,7 +35,7 @@ def broadcast(n: int) -> Schedule:
 
 def reduce(n: int) -> Schedule:
     """Reverse the broadcast and add up: ceil(log2 n) steps of S."""
-    return Schedule("reduce", "tree", ranks=n, chunks=1, parts=1, steps=_binomial_reduce(n))
+    return Schedule("reduce", "tree", ranks=n, chunks=1, parts=1, steps=_reversed(_binomial(n)))
 
 
 def _binomial(n: int) -> tuple[Step, ...]:
@@ -51,24 +51,19 @@ def _binomial(n: int) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _binomial_reduce(n: int) -> tuple[Step, ...]:
-    return _reversed(_binomial(n))
-
-
 def chained_all_reduce(grid: Ints, paths: Ints | None = None) -> Schedule:
     """Reach each place's trees along a chain of its domain; ``grid[l, d]`` is place l of domain d.
 
     ``paths[l]`` is the chain of place l, through all places; by default from each to the next.
     2(L-1) steps inside the domains and 2 ceil(log2 D) between them.
     """
-    out = _down_trees(grid) + _chain(grid, paths, width=2)
-    return _double_tree("double_tree", grid, _reversed(out) + out)
+    return _double_tree("double_tree", grid, _chain(grid, paths, width=2))
 
 
 def switched_all_reduce(grid: Ints) -> Schedule:
     """Reduce and copy in the domains' switches: 2 steps inside, 2 ceil(log2 D) between domains."""
-    out = _down_trees(grid) + _multicast(grid, width=2)
-    return _double_tree("nvls_tree" if grid.shape[1] > 1 else "nvls", grid, _reversed(out) + out)
+    name = "nvls_tree" if grid.shape[1] > 1 else "nvls"
+    return _double_tree(name, grid, _multicast(grid, width=2))
 
 
 def collnet_all_reduce(grid: Ints, inside: str, paths: Ints | None = None) -> Schedule:
@@ -87,33 +82,25 @@ def collnet_all_reduce(grid: Ints, inside: str, paths: Ints | None = None) -> Sc
     paths
         ``paths[l]`` is the chain of place l; by default from each place to the next.
     """
-    local = len(grid)
+    # The fabric copies from each place of the first domain to those of all others.
+    local, others = len(grid), grid.shape[1] - 1
+    source, target = np.repeat(grid[:, 0], others), grid[:, 1:].ravel()
+    chunk = np.repeat(np.arange(local, dtype=np.int32), others)
+    copied = Step(source, target, chunk, np.ones_like(chunk), reduce=False, in_network=True)
     if inside == "chain":
-        out = _from_fabric(grid) + _chain(grid, paths, width=1)
+        out = (copied, *_chain(grid, paths, width=1))
     else:
-        copied = _multicast(grid, width=1, in_network=inside == "switch")
-        out = _from_fabric(grid) + copied
+        out = (copied, *_multicast(grid, width=1, in_network=inside == "switch"))
     name = "nvls_collnet" if inside == "switch" else f"collnet_{inside}"
     steps = _reversed(out) + out
     return Schedule("all_reduce", name, ranks=grid.size, chunks=local, parts=local, steps=steps)
 
 
-def _from_fabric(grid: Ints) -> tuple[Step, ...]:
-    """Step from each place of the first domain to those of all others, copied by the fabric."""
-    source = np.repeat(grid[:, 0], grid.shape[1] - 1)
-    chunk = np.repeat(np.arange(len(grid), dtype=np.int32), grid.shape[1] - 1)
-    target, single = grid[:, 1:].ravel(), np.ones_like(chunk)
-    return (Step(source, target, chunk, single, reduce=False, in_network=True),)
+def _double_tree(name: str, grid: Ints, inside: tuple[Step, ...]) -> Schedule:
+    """Reduce to the roots of both trees of every place, and back; ``inside`` goes on from a NIC.
 
-
-def _double_tree(name: str, grid: Ints, steps: tuple[Step, ...]) -> Schedule:
-    """Return a schedule with two chunks per place, one for each of its trees."""
-    parts = 2 * grid.shape[0]
-    return Schedule("all_reduce", name, ranks=grid.size, chunks=parts, parts=parts, steps=steps)
-
-
-def _down_trees(grid: Ints) -> tuple[Step, ...]:
-    """Return the steps from the roots of both trees of every place to the leaves, by level."""
+    There are two chunks per place, one for each of its trees.
+    """
     places, domains = grid.shape
     parent, child = parents(domains), np.arange(domains, dtype=np.int32)
     # The lowest set bit: 1 for leaves. Rank 0 is the root and has none.
@@ -135,7 +122,9 @@ def _down_trees(grid: Ints) -> tuple[Step, ...]:
         chunk = np.repeat(np.arange(places, dtype=np.int32) * 2, len(ranks_of_level))
         chunk = np.concatenate([chunk, chunk + 1]).astype(np.int32)
         steps.append(Step(source, target, chunk, np.ones_like(source), reduce=False))
-    return tuple(steps)
+    out, parts = (*steps, *inside), 2 * places
+    both = _reversed(out) + out
+    return Schedule("all_reduce", name, ranks=grid.size, chunks=parts, parts=parts, steps=both)
 
 
 def parents(n: int) -> Ints:

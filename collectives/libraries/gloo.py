@@ -127,12 +127,11 @@ def times(
 
 def _schedule(call: Call, positions: Ints, graph: Topology, machine: Machine) -> Schedule:
     """Return gloo's schedule for the group, in the order of its ranks, built once."""
-    schedules = machine.on(graph)
-    build = _SCHEDULES[call.kind]
-    n = len(positions)
-    return schedules.schedules(
-        call.kind, positions, "gloo", lambda: (direct.spread(build(n), call.shares),), call.shares
-    )[0]
+
+    def build() -> Schedule:
+        return direct.spread(_SCHEDULES[call.kind](len(positions)), call.shares)
+
+    return machine.on(graph).built(call.kind, positions, "gloo", build, call.shares)
 
 
 def _latencies(call: Call, schedule: Schedule, wire: Wire) -> Number:

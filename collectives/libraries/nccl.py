@@ -261,7 +261,19 @@ def _ring_or_tree(case: Case) -> list[Offer]:
     if case.domains == 1 or not case.even:
         return around
     schedule = _tree_schedule(case)
-    last = _largest_for_tree(case, around[0].schedule, schedule)
+
+    # The size (B) from which a ring is faster than trees by NCCL's own latencies for Simple.
+    near, net = nccl_tables.NVLINK.steps["Simple"], nccl_tables.NET_STEP["Simple"]
+    hops = 2 * (case.domains - 1)
+    factor = nccl_tables.LONG_RING.get(case.machine.generation, nccl_tables.LONG_RING[""])
+    ring_latency = (2 * (case.n - 1) - hops) * near + hops * net + nccl_tables.BASE_RING["Simple"]
+    up = (case.local - 1) * nccl_tables.NVLINK.tree_steps["Simple"]
+    up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
+    gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING["Simple"]
+    of_tree = case.wire(schedule, pipelined=True).per_byte / case.tree_fraction(schedule)
+    loss = of_tree - case.wire(around[0].schedule, pipelined=True).per_byte
+    last = np.where(loss > 0, max(0.0, gain) / np.where(loss > 0, loss, 1.0), inf)
+
     small = case.size <= last
     trees = treed(case, schedule)
     if np.all(small):
@@ -280,20 +292,6 @@ def _ring_or_tree(case: Case) -> list[Offer]:
 
 def _least(case: Case, offers: list[Offer]) -> Number:
     return np.minimum.reduce([case.time(offer) for offer in offers])
-
-
-def _largest_for_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
-    """Size (B) from which a ring is faster than trees by NCCL's own latencies for Simple."""
-    near, net = nccl_tables.NVLINK.steps["Simple"], nccl_tables.NET_STEP["Simple"]
-    hops = 2 * (case.domains - 1)
-    factor = nccl_tables.LONG_RING.get(case.machine.generation, nccl_tables.LONG_RING[""])
-    ring_latency = (2 * (case.n - 1) - hops) * near + hops * net + nccl_tables.BASE_RING["Simple"]
-    up = (case.local - 1) * nccl_tables.NVLINK.tree_steps["Simple"]
-    up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
-    gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING["Simple"]
-    of_tree = case.wire(tree, pipelined=True).per_byte / case.tree_fraction(tree)
-    loss = of_tree - case.wire(around, pipelined=True).per_byte
-    return np.where(loss > 0, max(0.0, gain) / np.where(loss > 0, loss, 1.0), inf)
 
 
 def _tree_schedule(case: Case) -> Schedule:

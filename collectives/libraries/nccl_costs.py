@@ -114,13 +114,6 @@ class Case(Struct, frozen=True, eq=False, dict=True):
         """Channels of the communicator."""
         return self.link.channels or self.tuning.channels
 
-    @property
-    def ring_channels(self) -> int:
-        """Channels of its rings; with several domains at most those of a domain's NICs."""
-        if self.domains == 1:
-            return self.channels
-        return min(self.channels, tables.net_channels(self.nics, self.machine.generation))
-
     @cached_property
     def nics(self) -> int:
         """Fewest NICs that the members of a domain use; one per member if unknown."""
@@ -146,14 +139,20 @@ class Case(Struct, frozen=True, eq=False, dict=True):
         launch = self.link.base.get(self.machine.generation, self.tuning.base)
         return launch + self.machine.overhead
 
-    def slot(self, protocol: str, channels: int | None = None) -> float:
-        """Bytes in flight in one slot of all channels, by default those of the communicator."""
-        count = self.channels if channels is None else channels
+    def launch(self, protocol: str) -> Number:
+        """Launch of a kernel with a protocol, and the fill of its pipeline on the network (s)."""
+        wide = self.base + (0.0 if protocol == "LL" else self.link.wide)
+        return wide + self.net_fill if protocol == "Simple" else wide
+
+    def slot(self, protocol: str) -> float:
+        """Bytes in flight in one slot of all channels; of several domains at most of the NICs'."""
+        count, slots = self.channels, tables.CHANNEL_SLOT
+        if self.domains > 1:
+            count = min(count, tables.net_channels(self.nics, self.machine.generation))
+            slots = tables.SLOT_ON.get(self.machine.fabric, slots)
         if protocol == "LL":
             return count * tables.LL_CHANNEL
-        fabric = self.machine.fabric if self.domains > 1 else ""
-        whole = float(count * tables.SLOT_ON.get(fabric, tables.CHANNEL_SLOT))
-        return whole * 15 / 16 if protocol == "LL128" else whole
+        return float(count * slots) * (15 / 16 if protocol == "LL128" else 1)
 
     @property
     def net_message(self) -> float:
@@ -170,10 +169,8 @@ class Case(Struct, frozen=True, eq=False, dict=True):
 
     def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
         """Return the group's schedule of a name, built on first use."""
-        schedules = self.machine.on(self.links.graph)
-        return schedules.schedules(
-            self.kind, self.positions, name, lambda: (build(),), self.shares
-        )[0]
+        planned = self.machine.on(self.links.graph)
+        return planned.built(self.kind, self.positions, name, build, self.shares)
 
     @property
     def n(self) -> int:
@@ -226,15 +223,11 @@ class Case(Struct, frozen=True, eq=False, dict=True):
         carried = channel[self.domains > 2] / 2 * channels / 2
         return np.where(per_byte > 0, np.minimum(share, carried * per_byte), share)
 
-    def message(self, size: Number, protocol: str) -> Number:
-        """Time of the proxy for a message of some bytes (s); Simple's latency includes it."""
-        return 0.0 if protocol == "Simple" else self.proxied(size)
-
     def proxied(self, size: Number) -> Number:
         """Time of a NIC for a message of some bytes, for which a ring's next message waits (s).
 
         In every step some rank of a ring crosses to the next domain; a flag (LL) is not
-        acknowledged.
+        acknowledged. The latency of a hop by Simple includes it.
         """
         return self.net_message * size / (size + tables.NET_EAGER)
 
@@ -327,7 +320,7 @@ def switched(case: Case, schedule: Schedule) -> Offer:
     moving = case.bytes_time(schedule, pipelined=True) / tables.NVLS_WIRE
     return Offer(
         schedule,
-        overhead=_base(case, "Simple")
+        overhead=case.launch("Simple")
         + _nvls_time(case, case.wire(schedule, pipelined=True).per_byte)
         - moving,
         efficiency=tables.NVLS_WIRE,
@@ -407,7 +400,7 @@ def in_fabric(case: Case, schedule: Schedule, inside: str) -> Offer:
     else:
         steps = 2 * (case.local - 1) * (tables.COLLNET_STEP[inside] - case.link.steps["LL"])
     filling = case.bytes_time(schedule)
-    slot = case.slot("Simple", case.ring_channels)
+    slot = case.slot("Simple")
     return Offer(
         schedule,
         overhead=case.base
@@ -488,18 +481,19 @@ def _pipelined(case: Case, schedule: Schedule, how: tuple[str, Number], net_hops
     """Offer a protocol for which every hop waits for its first slice and then streams."""
     name, fraction = how
     steps = len(schedule.steps)
-    net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.size, name)
+    net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"]
+    net += 0.0 if name == "Simple" else case.proxied(case.size)
     net += case.tuning.tree_hop if case.kind == "all_reduce" else 0.0
     near = case.link.tree_steps[name] - case.link.steps["LL"] + case.tuning.step
     bytes_time = case.bytes_time(schedule, pipelined=True)
     capped = np.minimum(fraction, _ll_fraction(case, bytes_time)) if name == "LL" else fraction
-    slot = case.slot(name, case.ring_channels)
+    slot = case.slot(name)
     if case.kind == "all_reduce":
         slot *= 1 + tables.TREE_SLICE * max(0, steps - 2)
     fill = case.bytes_time(schedule) * slot / (slot + case.size)
     return Offer(
         schedule,
-        overhead=_base(case, name) + fill,
+        overhead=case.launch(name) + fill,
         step_latency=(net_hops * net + (steps - net_hops) * near) / max(steps, 1),
         efficiency=capped,
         protocol=name,
@@ -517,16 +511,18 @@ def _ring_offer(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -
     simple = case.link is tables.NVLINK and name == "Simple"
     near = (case.tuning.simple_step if simple else case.link.steps[name]) - case.link.steps["LL"]
     block = case.size / case.n  # a rank's part of the message (B)
-    across = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(block, name)
+    proxied = case.proxied(block)
+    across = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"]
+    across += 0.0 if name == "Simple" else proxied
     crossing = case.domains / case.n if case.domains > 1 else 0.0
     software = (case.tuning.step if name == "LL" else 0.0) + near + crossing * (across - near)
-    posted = case.proxied(block) if crossing and name != "LL" else 0.0
+    posted = proxied if crossing and name != "LL" else 0.0
     if name == "LL":
         passed = tables.LL_CHANNEL * block / (tables.LL_CHANNEL + block)
         fill = case.n * passed / (case.link.fractions["LL"] * case.tuning.channel)
     else:
         phases = 2 if case.kind == "all_reduce" else 1
-        slot = case.slot(name, case.ring_channels)
+        slot = case.slot(name)
         fill = phases * step * slot / (slot + block)
     # The rank's own block is copied from one buffer to the other (s).
     copied = _COPIED_SHARE.get(case.kind, 1.0) * block
@@ -535,7 +531,7 @@ def _ring_offer(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -
     together = software + (step / fraction)
     return Offer(
         schedule,
-        overhead=_base(case, name) + fill + copied,
+        overhead=case.launch(name) + fill + copied,
         step_latency=np.maximum(
             software * software / np.where(together > 0, together, 1.0), posted - step / fraction
         ),
@@ -558,9 +554,3 @@ def _ll_cap(case: Case) -> float:
     """``llMaxBws`` of the case (B/s)."""
     caps = tables.LL_CAP_NET.get(case.machine.cpu, tables.LL_CAP_NET[""])
     return case.tuning.ll_cap if case.domains == 1 else caps[min(case.domains, 3) - 2]
-
-
-def _base(case: Case, name: str) -> Number:
-    """Launch of a kernel with a protocol, and the fill of its pipeline on the network (s)."""
-    wide = case.base + (0.0 if name == "LL" else case.link.wide)
-    return wide + case.net_fill if name == "Simple" else wide

@@ -183,7 +183,7 @@ def _fastest_times(
     def offers() -> list[Offer]:
         schedules = _schedules(call, case.positions, networks.graph, machine, names)
         if algorithm is None:
-            schedules += machine.on(networks.graph).schedules(
+            schedules += machine.on(networks.graph).built(
                 call.kind, case.positions, "more", lambda: more(call, networks.graph)
             )
         return [Offer(schedule, machine.overhead) for schedule in schedules]
@@ -197,17 +197,12 @@ _xla_times = partial(_fastest_times, more=on_slice)
 
 def _schedules(
     call: Call, positions: Ints, graph: Topology, machine: Machine, names: tuple[str, ...]
-) -> tuple[Schedule, ...]:
-    def build(name: str) -> tuple[Schedule]:
-        return (select.plan(call, graph, machine, name).schedule,)
+) -> list[Schedule]:
+    def build(name: str) -> Schedule:
+        return select.plan(call, graph, machine, name).schedule
 
-    schedules_of_graph = machine.on(graph)
-    return tuple(
-        schedules_of_graph.schedules(call.kind, positions, name, partial(build, name), call.shares)[
-            0
-        ]
-        for name in names
-    )
+    built = partial(machine.on(graph).built, call.kind, positions, shares=call.shares)
+    return [built(name, partial(build, name)) for name in names]
 
 
 def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:

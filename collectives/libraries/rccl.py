@@ -165,7 +165,7 @@ def _offers_across(case: Case) -> list[Offer]:
     tree's chunk; in each step of a ring some rank waits for a NIC.
     """
     rings = case.schedule("rings", lambda: ring_schedule(case))
-    posted = case.message(case.size, "LL128")
+    posted = case.proxied(case.size)
     slow = case.machine.overhead
     numbers = version_numbers(case.machine.version)
     by_lines = not numbers or numbers >= LL128_SINCE.get(case.machine.generation, numbers)

@@ -182,10 +182,10 @@ def test_what_is_planned_is_kept_by_graph_and_group():
         return [ring.all_reduce(4)]
 
     ranks = np.arange(4, dtype=np.int32)
-    first = kept.schedules("all_reduce", ranks, "ring", build)
-    assert kept.schedules("all_reduce", ranks, "ring", build) is first
-    kept.schedules("all_reduce", ranks[::-1].copy(), "ring", build)
-    kept.schedules("all_reduce", ranks, "tree", build)
+    first = kept.built("all_reduce", ranks, "ring", build)
+    assert kept.built("all_reduce", ranks, "ring", build) is first
+    kept.built("all_reduce", ranks[::-1].copy(), "ring", build)
+    kept.built("all_reduce", ranks, "tree", build)
     assert len(built) == 3
     networks = SimpleNamespace(), SimpleNamespace()
     call = Call("all_reduce", Group((0, 1)), 8.0)

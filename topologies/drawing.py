@@ -110,8 +110,17 @@ def _draw_nodes(axes: "Axes", graph: "nx.Graph[Any]", where: Places) -> None:
     if not small:
         for rank in ranks:
             axes.annotate(str(rank), where[rank], color="white", fontsize=7, **_CENTRED)
-    if len(switches) <= _MOST_LABELS:
-        _label_switches(axes, where, switches)
+    if len(switches) > _MOST_LABELS:
+        return
+    # The number is written into each switch, and each kind beside its first: leaf:3 is a 3.
+    firsts: dict[str, str] = {}
+    for name in sorted(switches, key=lambda name: where[name]):
+        kind, _, number = name.partition(":")
+        axes.annotate(number, where[name], fontsize=5.5, **_CENTRED)
+        firsts.setdefault(kind, name)
+    beside: dict[str, Any] = {"xytext": (-9, 4), "textcoords": "offset points", "ha": "right"}
+    for kind, name in firsts.items():
+        axes.annotate(kind, where[name], fontsize=8, **beside)
 
 
 _MOST_LABELS = 36
@@ -119,19 +128,6 @@ _MOST_LABELS = 36
 
 
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
-
-
-def _label_switches(axes: "Axes", where: Places, switches: Sequence[str]) -> None:
-    """Write its number into each switch, and each kind beside its first: ``leaf:3`` is a 3."""
-    firsts: dict[str, str] = {}
-    for name in sorted(switches, key=lambda name: where[name]):
-        kind, _, number = name.partition(":")
-        axes.annotate(number, where[name], fontsize=5.5, **_CENTRED)
-        firsts.setdefault(kind, name)
-    for kind, name in firsts.items():
-        axes.annotate(
-            kind, where[name], xytext=(-9, 4), textcoords="offset points", ha="right", fontsize=8
-        )
 
 
 def _draw_markers(
@@ -201,19 +197,10 @@ def _dragonfly_groups(network: Topology, numbers: Sequence[int]) -> Places:
     """Place groups on a circle, their routers on small circles, with the ranks outside."""
     groups, routers, per_router = numbers[:3]
     size = 0.75 * math.pi / max(groups, 4)
-    positions: Places = {}
-    for group in range(groups):
-        middle = _at_angle(group / groups, 1.0)
-        for router in range(routers):
-            turn = group / groups + (router + 0.5) / routers
-            inner = _at_angle(turn, 0.5 * size)
-            positions[f"router:{group}.{router}"] = (middle[0] + inner[0], middle[1] + inner[1])
-            for slot in range(per_router):
-                spread = (slot - (per_router - 1) / 2) / (2 * routers * max(per_router, 2))
-                outer = _at_angle(turn + spread, 0.95 * size)
-                rank = (group * routers + router) * per_router + slot
-                positions[rank] = (middle[0] + outer[0], middle[1] + outer[1])
-    return positions
+    circles = [(_at_angle(group / groups, 1.0), group / groups) for group in range(groups)]
+    return _on_circles(
+        circles, (routers, per_router), (0.5 * size, 0.95 * size), "router:{circle}.{place}"
+    )
 
 
 def _slim_fly_halves(network: Topology, numbers: Sequence[int]) -> Places:
@@ -222,18 +209,36 @@ def _slim_fly_halves(network: Topology, numbers: Sequence[int]) -> Places:
     Cables inside a half join routers of one column; all others join the two halves.
     """
     order, each = numbers
+    circles = [
+        ((left - (order - 1) / 2, 0.5 * order * (0.5 - half)), 0.0)
+        for half in range(2)
+        for left in range(order)
+    ]
+    return _on_circles(circles, (order, each), (0.25, 0.4), "router:0.{router}")
+
+
+def _on_circles(
+    circles: Sequence[tuple[tuple[float, float], float]],
+    counts: tuple[int, int],
+    radii: tuple[float, float],
+    name: str,
+) -> Places:
+    """Place routers on small circles, each with its first turn, and their ranks outside.
+
+    ``counts`` are routers of a circle and ranks of a router, ``radii`` those of both.
+    """
+    routers, each = counts
     positions: Places = {}
-    for router in range(2 * order * order):
-        column, row = divmod(router, order)
-        half, left = divmod(column, order)
-        middle = (left - (order - 1) / 2, 0.5 * order * (0.5 - half))
-        turn = (row + 0.5) / order
-        inner = _at_angle(turn, 0.25)
-        positions[f"router:0.{router}"] = (middle[0] + inner[0], middle[1] + inner[1])
-        for slot in range(each):
-            spread = (slot - (each - 1) / 2) / (2 * order * max(each, 2))
-            outer = _at_angle(turn + spread, 0.4)
-            positions[router * each + slot] = (middle[0] + outer[0], middle[1] + outer[1])
+    for circle, (middle, begin) in enumerate(circles):
+        for place in range(routers):
+            router, turn = circle * routers + place, begin + (place + 0.5) / routers
+            inner = _at_angle(turn, radii[0])
+            at = (middle[0] + inner[0], middle[1] + inner[1])
+            positions[name.format(circle=circle, place=place, router=router)] = at
+            for slot in range(each):
+                spread = (slot - (each - 1) / 2) / (2 * routers * max(each, 2))
+                outer = _at_angle(turn + spread, radii[1])
+                positions[router * each + slot] = (middle[0] + outer[0], middle[1] + outer[1])
     return positions
 
 

@@ -286,7 +286,6 @@ def _apply_fault(parts: Parts, fault: Fault, links: _LinkFactors) -> str:
     """Apply a fault to the factors of links; return a summary of the cables it affects."""
     network = parts.network
     drawn = fault.part.parts if isinstance(fault.part, Chosen) else (fault.part,)
-    summary = fault.part.summary if isinstance(fault.part, Chosen) else ""
     touched = np.zeros(len(network), dtype=np.bool_)
     # Remaining share of each link's bandwidth after this fault.
     factor = np.ones(len(network))
@@ -296,15 +295,21 @@ def _apply_fault(parts: Parts, fault: Fault, links: _LinkFactors) -> str:
         # NICs modelled as one each lose their own share; of two slow ends only one counts
         share = fault.factor or 0.0
         factor[affected] = share if count == 1 else factor[affected] - (1 - share) / count
-    links.tiers.append(_resources_of(network, touched))
+    tiers = tuple(network.resources[number] for number in np.unique(network.resource[touched]))
+    links.tiers.append(tiers)
     if fault.value == "latency":
         links.latency *= np.where(touched, fault.factor or 1.0, 1.0)
-        return summary or _cable_summary(parts, touched)
-    # Remove a link without bandwidth rather than leave it with 0, which would divide by zero.
-    gone = touched & (factor < _ROUNDING)
-    links.left &= ~gone
-    links.bandwidth *= np.where(gone, 1.0, factor)
-    return summary or _cable_summary(parts, touched)
+    else:
+        # Remove a link without bandwidth rather than leave it with 0, which would divide by zero.
+        gone = touched & (factor < _ROUNDING)
+        links.left &= ~gone
+        links.bandwidth *= np.where(gone, 1.0, factor)
+    cables = np.unique(parts.cable[touched])
+    if isinstance(fault.part, Chosen):
+        return fault.part.summary
+    if len(cables) == 1:
+        return parts.cable_name(int(cables[0]))
+    return f"{len(cables)} links of {' and '.join(tiers)}"
 
 
 _ROUNDING = 1e-9
@@ -417,19 +422,6 @@ _CANDIDATES: dict[str, Callable[[Parts, str | None], list[Named]]] = {
         [] if parts.home is None else [NodeNamed(n) for n in range(int(parts.home.max()) + 1)]
     ),
 }
-
-
-def _cable_summary(parts: Parts, touched: Mask) -> str:
-    """Describe the cables that a fault affects: one by name, several by their resources."""
-    cables = np.unique(parts.cable[touched])
-    if len(cables) == 1:
-        return parts.cable_name(int(cables[0]))
-    tiers = " and ".join(_resources_of(parts.network, touched))
-    return f"{len(cables)} links of {tiers}"
-
-
-def _resources_of(network: Topology, touched: Mask) -> tuple[str, ...]:
-    return tuple(network.resources[number] for number in np.unique(network.resource[touched]))
 
 
 def _graph(network: Topology) -> "nx.DiGraph[int]":

@@ -442,24 +442,19 @@ def _adversarial(network: Topology) -> Longs:
     family, numbers, _ = family_of(network)
     ranks = np.arange(network.ranks)
     if family in ("torus", "ring", "twisted_torus"):
-        return _tornado(numbers)
+        # Tornado (Singh): half way round in every dimension, rounded up, less one, so that the way
+        # round is unique.
+        places = np.unravel_index(ranks, tuple(numbers))
+        moved = tuple(
+            (coordinate + -(-length // 2) - 1) % length
+            for coordinate, length in zip(places, numbers, strict=True)
+        )
+        return np.asarray(np.ravel_multi_index(moved, tuple(numbers)), dtype=np.int64)
     if family == "dragonfly":
         # Every rank to its counterpart in the next group: all of a group's traffic wants the few
         # cables between two groups (Kim et al., ISCA 2008).
         return (ranks + numbers[1] * numbers[2]) % network.ranks
     return (ranks + network.ranks // 2) % network.ranks
-
-
-def _tornado(lengths: Sequence[int]) -> Longs:
-    """Return half way round in every dimension, less one if both ways would be equally long."""
-    # -(-length // 2) is half of the length, rounded up; one less keeps the way round unique (Singh,
-    # tornado traffic).
-    places = np.unravel_index(np.arange(int(np.prod(lengths))), tuple(lengths))
-    moved = [
-        (coordinate + -(-length // 2) - 1) % length
-        for coordinate, length in zip(places, lengths, strict=True)
-    ]
-    return np.asarray(np.ravel_multi_index(tuple(moved), tuple(lengths)), dtype=np.int64)
 
 
 _PERMUTATIONS: dict[str, Callable[[Topology], Longs]] = {

@@ -206,10 +206,8 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
             moves = uneven.units(single) > 0
             if not moves.all():
                 columns = (single.source, single.target, single.chunk, single.count)
-                single = Step(
-                    *(column[moves] for column in columns),
-                    reduce=step.reduce,
-                    in_network=step.in_network,
-                )
+                source, target, chunk, count = (column[moves] for column in columns)
+                network = step.in_network
+                single = Step(source, target, chunk, count, reduce=step.reduce, in_network=network)
             steps += [single] if single.width else []
     return replace(uneven, steps=tuple(steps))

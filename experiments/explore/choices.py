@@ -21,8 +21,8 @@ from simulator.support.quantities import format_quantity
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies import catalog, place
 from topologies.cluster.catalog import clusters_with
-from topologies.cluster.changed import SIZED
 from topologies.cluster.fabrics import FabricRouting
+from topologies.cluster.graphs import SIZED
 
 
 @dataclass(frozen=True, slots=True)

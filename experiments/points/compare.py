@@ -22,7 +22,7 @@ from simulator.analysis.metrics import exposed_communication
 from simulator.support.errors import ClusterError
 from topologies import Cluster, load_cluster, place, with_topology
 from topologies.cluster.bare import unspecified
-from topologies.cluster.kinds import describe
+from topologies.cluster.schema import describe
 
 _COLUMNS = Columns(
     "ComparePoint",

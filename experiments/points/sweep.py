@@ -48,7 +48,7 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import Interrupted, WhatIfError
 from simulator.support.quantities import parse_quantity
 from topologies import resource_values
-from topologies.cluster.kinds import split_resource
+from topologies.cluster.schema import split_resource
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 

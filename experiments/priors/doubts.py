@@ -32,8 +32,8 @@ from simulator.calls import KINDS
 from simulator.timeline import Timeline, comparable, group_sizes
 from simulator.workload import LAUNCH_DELAY, STEP_BEFORE, UNEXPLAINED_HOST, What, Workload
 from topologies import resource_values
-from topologies.cluster.kinds import split_resource
 from topologies.cluster.node import AcceleratorTable
+from topologies.cluster.schema import split_resource
 
 MUCH = 10.0
 """Percent of the step from which a row reports insensitive (pinned) time: a tenth of the step is a

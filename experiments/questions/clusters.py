@@ -34,9 +34,8 @@ from topologies import Cluster, build, catalog, load_cluster, quantities
 from topologies.cluster.bill import Bill, bill_of
 from topologies.cluster.catalog import clusters_with
 from topologies.cluster.changed import with_topology
-from topologies.cluster.kinds import describe
 from topologies.cluster.placement import place
-from topologies.cluster.schema import kinds_of
+from topologies.cluster.schema import describe, kinds_of
 from topologies.part_names import Parts
 
 

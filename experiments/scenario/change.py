@@ -25,8 +25,8 @@ from simulator.workload import What, Workload
 from topologies import Cluster, place, resource_values
 from topologies import changed as changed_cluster
 from topologies.cluster.changed import resource_range
-from topologies.cluster.kinds import by_kind, differing, split_resource
 from topologies.cluster.node import AcceleratorTable
+from topologies.cluster.schema import by_kind, differing, split_resource
 from topologies.faults import Drawn, Fault, chosen, lots
 
 if TYPE_CHECKING:

@@ -30,9 +30,8 @@ from simulator.topology import SCALE_OUT
 from simulator.workload import What, Workload
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
 from topologies.cluster.changed import with_fields, with_setting
-from topologies.cluster.kinds import by_kind, differing
 from topologies.cluster.node import AcceleratorTable, from_data_sheet
-from topologies.cluster.schema import kinds_of
+from topologies.cluster.schema import by_kind, differing, kinds_of
 
 
 def parse_value(resource: str, text: str) -> float:

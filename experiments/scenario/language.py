@@ -57,7 +57,7 @@ from simulator.support.names import nearest, same_name
 from simulator.support.quantities import count_of, whole_of
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.cluster.changed import SETTINGS
-from topologies.cluster.kinds import split_resource
+from topologies.cluster.schema import split_resource
 from topologies.faults import DRAWN, Drawn, Fault, LinkNamed, NicNamed, NodeNamed, SwitchNamed
 from topologies.faults import Part as NetworkPart
 

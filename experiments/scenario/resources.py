@@ -33,8 +33,8 @@ from simulator.workload import What
 from topologies import Cluster, resource_values
 from topologies.cluster.bill import bill_of
 from topologies.cluster.changed import changed
-from topologies.cluster.kinds import by_kind, differing, split_resource
 from topologies.cluster.prices import NETWORK_PARTS
+from topologies.cluster.schema import by_kind, differing, split_resource
 
 RESOURCES = (*CLUSTER_RESOURCES, *RANKS)
 """Every resource that a question asks about unless some are named."""

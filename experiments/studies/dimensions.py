@@ -39,9 +39,8 @@ from simulator.support.errors import QuantityError, StudyError, TwofoldError
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.quantities import format_quantity, parse_quantity
 from topologies.cluster.fabrics import FABRICS
-from topologies.cluster.kinds import split_resource
 from topologies.cluster.node import AcceleratorTable, Host, Library, Pcie, ScaleUp
-from topologies.cluster.schema import Cluster
+from topologies.cluster.schema import Cluster, split_resource
 from topologies.families.table import SCALE_UP_ROLES, family_named
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training

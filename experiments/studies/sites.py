@@ -35,8 +35,9 @@ from simulator.support.input_files import open_file
 from simulator.support.quantities import parse_quantity
 from topologies import Cluster, changed, load_cluster, place, resource_values, with_topology
 from topologies.cluster.catalog import complaints
-from topologies.cluster.changed import fabric_fields, with_fields
-from topologies.cluster.kinds import by_kind, differing
+from topologies.cluster.changed import with_fields
+from topologies.cluster.graphs import fabric_fields
+from topologies.cluster.schema import by_kind, differing
 from traces.generate.memory import fullest, memory_of
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
@@ -239,7 +240,9 @@ def _with_topology(
     else:
         family, parameters = text, {}
     parameters = {**parameters, **fields}
-    sized = fabric_fields(family, cluster, needed, parameters) if tier == "scale_out" else None
+    sized = None
+    if tier == "scale_out" and cluster.scale_out is not None:
+        sized = fabric_fields(family, cluster.scale_out.nics_per_node, needed, parameters)
     if sized is None and not parameters:
         return with_topology(cluster, f"{tier}={study.path(family)}", needed)
     if sized is None:

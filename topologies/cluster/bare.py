@@ -5,7 +5,6 @@ a cluster does. :func:`unspecified` lists what the graph leaves open.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -32,9 +31,9 @@ def is_bare(text: str) -> bool:
     >>> [is_bare(text) for text in ("g.json", "torus:4x4, 50 GB/s, 1 us", "dgx-a100", "c.yaml")]
     [True, True, False, False]
     """
-    network = _split_commas(text)[0]
+    network, file, _ = _parts(text)
     family = network.partition(":")[0]
-    return is_graph_file(_file_of(network)) or (":" in network and family_named(family) is not None)
+    return is_graph_file(file) or (":" in network and family_named(family) is not None)
 
 
 def bare_network(text: str) -> Cluster:
@@ -72,7 +71,7 @@ def bare_network(text: str) -> Cluster:
         bandwidth=None if bandwidth is None else parse_quantity(bandwidth, "B/s"),
         latency=None if latency is None else parse_quantity(latency, "s"),
     )
-    file, policy = _file_of(network), network.partition("@")[2]
+    file, policy = _parts(network)[1], network.partition("@")[2]
     source = {"spec": network}
     if is_graph_file(file):
         source = {"file": file} | ({"routing": policy} if policy and file != network else {})
@@ -107,43 +106,35 @@ def cables_of(text: str) -> tuple[str, dict[Literal["bandwidth", "latency"], str
     >>> cables_of("ring:8, 1 us")
     ('ring:8', {'bandwidth': None, 'latency': '1 us'})
     """
-    network, *cable_texts = _split_commas(text)
-    cable = _cable_values(network, cable_texts)
+    network, _, texts = _parts(text)
+    cable: dict[str, str] = {}
+    for quantity in texts:
+        base = next((unit for unit in _UNITS if _is_quantity(quantity, unit)), None)
+        if base is None or base in cable:
+            raise QuantityError(
+                f"{network}: {quantity!r}: write the cables' bandwidth and latency after commas,"
+                " such as '50 GB/s, 1 us'"
+            )
+        cable[base] = quantity
     return network, {"bandwidth": cable.get("B/s"), "latency": cable.get("s")}
 
 
-def _file_of(network: str) -> str:
-    """Return the name without the routing policy behind ``@``, unless it is a file's whole name."""
-    return network if _file_exists(network) else network.partition("@")[0]
+def _parts(text: str) -> tuple[str, str, list[str]]:
+    """Split at commas into network and quantities, unless the whole text is a file's name.
 
+    Between them is the network without the routing policy behind ``@``, unless it is a file's name.
+    """
 
-def _file_exists(name: str) -> bool:
-    """Whether a file of this name exists; False for what cannot be a file name."""
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # too long, or with a zero byte
-        return False
+    def exists(name: str) -> bool:
+        try:
+            return Path(name).exists()
+        except (OSError, ValueError):  # too long, or with a zero byte
+            return False
 
-
-def _split_commas(text: str) -> list[str]:
-    """Split at commas, unless the whole text is a file's name."""
-    if is_graph_file(text) and _file_exists(text):
-        return [text]
-    return [part.strip() for part in text.split(",")]
-
-
-def _cable_values(network: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return the given bandwidth and latency, distinguished by their units."""
-    cable: dict[str, str] = {}
-    for text in texts:
-        base = next((unit for unit in _UNITS if _is_quantity(text, unit)), None)
-        if base is None or base in cable:
-            raise QuantityError(
-                f"{network}: {text!r}: write the cables' bandwidth and latency after commas, such"
-                " as '50 GB/s, 1 us'"
-            )
-        cable[base] = text
-    return cable
+    if is_graph_file(text) and exists(text):
+        return text, text, []
+    network, *quantities = (part.strip() for part in text.split(","))
+    return network, network if exists(network) else network.partition("@")[0], quantities
 
 
 def _is_quantity(text: str, base: str) -> bool:

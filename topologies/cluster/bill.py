@@ -14,7 +14,6 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from simulator.support.errors import ClusterError
-from simulator.topology import Link
 from topologies.cluster.fabrics import DragonflyFabric, GraphFabric, PlanedFabric, ScaleOut
 from topologies.cluster.graphs import fabric_graph, is_switched
 from topologies.cluster.placement import place
@@ -187,13 +186,12 @@ def bill_of(
         lines += _node_lines(cluster, kind, seats.nodes)
     fabric = Fabric()
     if cluster.scale_out is not None:
-        key = _counts_key(cluster, ranks, nodes)
-        counted_copies = None if counted is None or key is None else counted.get(key)
-        fabric = counted_copies or fabric_parts(
-            cluster.scale_out, nics, placement.nodes, _switch_ports(cluster)
-        )
-        if counted is not None and key is not None:
-            counted[key] = fabric
+        sold = cluster.prices.switch_ports or usual().switch_ports.value
+        key = _counts_key(cluster, (sold, ranks, nodes))
+        counted = counted if counted is not None and key else {}
+        if key not in counted:
+            counted[key] = fabric_parts(cluster.scale_out, nics, placement.nodes, sold)
+        fabric = counted[key]
         counts = (sum(nic.count for nic in nics), fabric.ports, fabric.cables)
         # Usual figures of a NIC, port and cable scale with the bandwidth.
         table, ports = usual(), 1
@@ -222,21 +220,18 @@ def bill_of(
     )
 
 
-def _counts_key(
-    cluster: Cluster, ranks: int | None, nodes: int | None
-) -> tuple[object, ...] | None:
+def _counts_key(cluster: Cluster, sizes: tuple[object, ...]) -> tuple[object, ...]:
     """Return all that the counts of a fabric depend on, which excludes its speed.
 
-    None if they depend on it: kinds of node have their own NICs, graphs and dragonflies own links.
+    Empty if they depend on it: kinds of node have their own NICs, graphs and dragonflies own links.
     """
     fabric = cluster.scale_out
     if fabric is None or cluster.node_kinds or isinstance(fabric, GraphFabric):
-        return None
+        return ()
     if isinstance(fabric, DragonflyFabric) and (fabric.local_bandwidth or fabric.global_bandwidth):
-        return None
+        return ()
     drawn = fabric.model_dump_json(exclude={"bandwidth", "latency"})
-    sizes = (cluster.nodes, cluster.ranks_per_node, _switch_ports(cluster), ranks, nodes)
-    return type(fabric).__name__, drawn, *sizes
+    return type(fabric).__name__, drawn, cluster.nodes, cluster.ranks_per_node, *sizes
 
 
 _PART_NAMES = {"nic": "NIC", "switch_port": "switch port", "cable": "cable with transceivers"}
@@ -255,11 +250,6 @@ def _node_lines(cluster: Cluster, kind: Cluster, nodes: int) -> Iterator[BillLin
     yield BillLine("node", f"node of {kind.ranks_per_node}", nodes, each)
 
 
-def _switch_ports(cluster: Cluster) -> int:
-    stated = cluster.prices.switch_ports
-    return usual().switch_ports.value if stated is None else stated
-
-
 def fabric_parts(fabric: ScaleOut, nics: list[Nic], nodes: int, sold: int) -> Fabric:
     """Count the switches, ports in use and cables that join the NICs of some nodes.
 
@@ -269,42 +259,31 @@ def fabric_parts(fabric: ScaleOut, nics: list[Nic], nodes: int, sold: int) -> Fa
     ports: Counter[str] = Counter()
     ends = 0
     plugs = {nic.out for nic in nics} | {nic.into for nic in nics}
+    drawn = [
+        (str(link.source), str(link.target), link.bandwidth)
+        for link in fabric_links(fabric, nics, nodes)
+    ]
     if isinstance(fabric, GraphFabric) and is_switched(fabric_graph(fabric)):
-        drawn = [link for link in fabric_links(fabric, nics, nodes) if not _end_names(link) & plugs]
-        plugs = {end for link in drawn for end in _end_names(link) if end.startswith("place:")}
-    else:
-        drawn = list(fabric_links(fabric, nics, nodes))
-    for link in drawn:
-        count = _cable_count(fabric, link, at_nic=bool(_end_names(link) & plugs))
+        drawn = [link for link in drawn if not plugs.intersection(link[:2])]
+        plugs = {end for link in drawn for end in link[:2] if end.startswith("place:")}
+    for source, target, bandwidth in drawn:
+        each = fabric.bandwidth
+        if isinstance(fabric, PlanedFabric):
+            each /= fabric.ports_of_nic
+        if isinstance(fabric, DragonflyFabric) and not plugs.intersection((source, target)):
+            within = source.partition(".")[0] == target.partition(".")[0]  # of one group
+            each = (fabric.local_bandwidth if within else fabric.global_bandwidth) or each
+        # As many cables as add up to the link's bandwidth.
+        count = max(1, math.ceil(bandwidth / (each * fabric.efficiency) - 1e-9))
         ends += count
-        if str(link.source) not in plugs:
-            ports[str(link.source)] += count
+        if source not in plugs:
+            ports[source] += count
     inside = [tree_of_switches(count, sold) for count in ports.values()]
     return Fabric(
         sum(parts.switches for parts in inside),
         sum(parts.ports for parts in inside),
         ends // 2 + sum(parts.cables for parts in inside),
     )
-
-
-def _end_names(link: Link) -> set[str]:
-    return {str(link.source), str(link.target)}
-
-
-def _cable_count(fabric: ScaleOut, link: Link, *, at_nic: bool) -> int:
-    """Return the number of cables whose bandwidth adds up to that of a link."""
-    each = fabric.bandwidth
-    if isinstance(fabric, PlanedFabric):
-        each /= fabric.ports_of_nic
-    if isinstance(fabric, DragonflyFabric) and not at_nic:
-        within = _group(link.source) == _group(link.target)
-        stated = fabric.local_bandwidth if within else fabric.global_bandwidth
-        each = stated or each
-    return max(1, math.ceil(link.bandwidth / (each * fabric.efficiency) - 1e-9))
-
-
-def _group(router: object) -> str:
-    return str(router).partition(".")[0]
 
 
 def tree_of_switches(ports: int, sold: int) -> Fabric:

@@ -106,7 +106,7 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     name = f"{cluster.name}({ranks}{over})"
     graph = cluster.scale_up.graph
     if graph is not None and cluster.is_one_graph:
-        return with_factors(replace(_graph_of_domain(graph, cluster.scale_up), name=name), cluster)
+        return _with_factors(replace(_graph_of_domain(graph, cluster.scale_up), name=name), cluster)
     nics: list[Nic] = []
     links: list[Link] = []
     for part in placement.parts_of(cluster):
@@ -122,34 +122,31 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
         links += _domain_links(kind, seats)
         links += _host_links(kind, seats)
         links += _port_links(kind, seats, plugged)
-    if cluster.scale_out is not None:
-        links += fabric_links(cluster.scale_out, nics, placement.nodes)
+    fabric = cluster.scale_out
+    if fabric is not None:
+        links += fabric_links(fabric, nics, placement.nodes)
     kinds = enumerate(part.placement.ranks for part in placement.parts)
     kind_of_rank = tuple(number for number, seats in kinds for _ in range(seats))
-    network = with_factors(replace(topology(name, ranks, links), kind=kind_of_rank), cluster)
-    network = replace(network, routing=_routing(cluster, network))
-    if cluster.wiring is not None or (nics and not _uses_pxn(cluster)):
+    network = _with_factors(replace(topology(name, ranks, links), kind=kind_of_rank), cluster)
+    # A torus spreads messages over their shortest paths (TPU: Y. Zu et al., "Resiliency at Scale:
+    # Managing Google's TPUv4 Machine Learning Supercomputer", NSDI 2024, routes so that links are
+    # evenly loaded), also beside a single switch; switches of a fabric hash.
+    routing = Routing()
+    if cluster.scale_up.dimensions is not None and isinstance(fabric, SwitchFabric | None):
+        routing = Routing("spray")
+    elif fabric is not None:
+        routing = fabric_routing(fabric, network)
+    network = replace(network, routing=routing)
+    own_rails = cluster.library is not None and not cluster.library.pxn
+    if cluster.wiring is not None or (nics and own_rails):
         network = with_doors(network, cluster, placement, nics)
     graphs = [part.cluster.scale_up.graph for part in placement.parts_of(cluster)]
-    if isinstance(cluster.scale_out, GraphFabric) or any(graph is not None for graph in graphs):
+    if isinstance(fabric, GraphFabric) or any(graph is not None for graph in graphs):
         return with_outages(network)
     return network
 
 
-def _routing(cluster: Cluster, network: Topology) -> Routing:
-    """Return the fabric's policy; for a single switch, that of a torus inside the domains.
-
-    A torus spreads messages over their shortest paths (TPU: Y. Zu et al., "Resiliency at Scale:
-    Managing Google's TPUv4 Machine Learning Supercomputer", NSDI 2024, routes so that links are
-    evenly loaded); switches of a fabric hash.
-    """
-    fabric = cluster.scale_out
-    if cluster.scale_up.dimensions is not None and isinstance(fabric, SwitchFabric | None):
-        return Routing("spray")
-    return Routing() if fabric is None else fabric_routing(fabric, network)
-
-
-def with_factors(network: Topology, cluster: Cluster) -> Topology:
+def _with_factors(network: Topology, cluster: Cluster) -> Topology:
     """Return the network with the cluster's ``link_factors`` applied, resource by resource."""
     bandwidth, latency = network.bandwidth.copy(), network.latency.copy()
     for resource, by in cluster.link_factors.items():
@@ -167,17 +164,15 @@ def _graph_links(cluster: Cluster, placement: Placement, graph: Graph) -> Iterat
     network, size = _graph_of_domain(graph, cluster.scale_up), cluster.scale_up.size
     links = [network.link(index) for index in range(len(network))]
     for number, members in placement.domains(cluster).items():
-        ranks: dict[int, Node]
         ranks = {placement.place(cluster, rank) % size: rank for rank in members}
         for link in links:
-            source, target = (_in_domain(end, number, ranks) for end in (link.source, link.target))
+            source, target = (
+                ranks.get(end, f"seat:{number}.{end}")
+                if isinstance(end, int)
+                else f"{end}:{number}"
+                for end in (link.source, link.target)
+            )
             yield replace(link, source=source, target=target)
-
-
-def _in_domain(node: Node, number: int, ranks: Mapping[int, Node]) -> Node:
-    if not isinstance(node, int):
-        return f"{node}:{number}"
-    return ranks.get(node, f"seat:{number}.{node}")
 
 
 def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
@@ -207,7 +202,7 @@ def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
     if pcie is None or placement.ranks_per_node <= size:
         return
     # Without a latency of PCIe in the file, use the scale-up's, which what-ifs then change too.
-    latency, of = (pcie.latency, PCIE)
+    latency, of = pcie.latency, PCIE
     if latency is None:
         latency, of = cluster.scale_up.latency, SCALE_UP
     ends = [(rank, f"host:{placement.seat(rank)[0]}") for rank in placement.members]
@@ -398,14 +393,10 @@ def with_doors(
         out=out,
         into=into,
         # A message may have to leave by the NIC on its receiver's rail or plane.
-        by_target=_uses_pxn(cluster)
+        by_target=(cluster.library is None or cluster.library.pxn)
         and (isinstance(fabric, RailFabric) or getattr(fabric, "is_parted", False)),
     )
     return replace(network, doors=doors)
-
-
-def _uses_pxn(cluster: Cluster) -> bool:
-    return cluster.library is None or cluster.library.pxn
 
 
 def _unit_bandwidths(cluster: Cluster, wiring: Wiring) -> dict[str, float]:

@@ -5,6 +5,7 @@ accepted.
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -28,9 +29,8 @@ from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.cluster.bare import bare_network, is_bare
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.graphs import is_graph_file
-from topologies.cluster.kinds import like_others
 from topologies.cluster.node import NVLINKS
-from topologies.cluster.schema import Cluster
+from topologies.cluster.schema import OF_A_NODE, OF_NICS, Cluster
 from topologies.families.from_file import MOST_OF_LINK
 
 
@@ -136,11 +136,16 @@ def _parse(text: str, source: str, within: tuple[str, ...]) -> Cluster:
     if not isinstance(data, dict):
         content = "empty" if data is None else f"a {type(data).__name__}"
         raise ClusterError(f"{source}: a cluster is a table of fields, but the file is {content}")
+    folder = Path(source).parent
+    for tier in (SCALE_UP, SCALE_OUT):
+        if isinstance(data.get(tier), dict):
+            data[tier] |= {
+                name: _resolve_file(folder, data[tier][name])
+                for name in ("topology", "graph")
+                if name in data[tier]
+            }
     try:
-        data = like_others(
-            _relative_to(Path(source).parent, data), lambda name: _load(name, (*within, source))
-        )
-        cluster = Cluster.model_validate(data)
+        cluster = Cluster.model_validate(_like_others(data, (*within, source)))
     except ValidationError as error:
         raise ClusterError(f"{source}: {complaints(error)}") from error
     _check_links(cluster, source)
@@ -212,26 +217,62 @@ def _check_links(cluster: Cluster, source: str) -> None:
             raise ClusterError(f"{source}: {wrong}: is the unit right?")
 
 
-def _relative_to(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Resolve paths of graphs relative to the cluster file's folder."""
-    return {
-        field: part | {name: _resolve_file(folder, part[name]) for name in _GRAPHS if name in part}
-        if field in ("scale_up", "scale_out") and isinstance(part, dict)
-        else part
-        for field, part in data.items()
-    }
-
-
-_GRAPHS = ("topology", "graph")
-"""Fields of a tier that may name the file of a graph."""
-
-
 def _resolve_file(folder: Path, value: object) -> object:
+    """Resolve the path of a graph, in a field that may name one, relative to the cluster file."""
     if isinstance(value, dict) and isinstance(value.get("file"), str):
         return value | {"file": str(folder / value["file"])}
     if isinstance(value, str) and is_graph_file(value):
         return str(folder / value)
     return value
+
+
+def _like_others(data: dict[str, Any], within: tuple[str, ...]) -> dict[str, Any]:
+    """Expand kinds of node that are ``like`` another cluster to fields of its nodes and NICs.
+
+    Fields that a kind gives itself take precedence, and so do sources of the file.
+    """
+    kinds = data.get("node_kinds")
+    if not isinstance(kinds, dict):
+        return data
+    written, sources = dict(kinds), dict(data.get("sources") or {})
+    for name, kind in kinds.items():
+        if not (isinstance(kind, dict) and "like" in kind):
+            continue
+        if not isinstance(kind["like"], str):
+            raise ClusterError(
+                f"node_kinds.{name}.like: {kind['like']!r}: name a cluster of the catalogue, or a"
+                " YAML file"
+            )
+        try:
+            model = _load(kind["like"], within)
+        except ClusterError as error:
+            raise ClusterError(f"node_kinds.{name}.like: {error}") from error
+        table = model.model_dump(mode="json", exclude_unset=True)
+        fields = {field: table.get(field) for field in ("pcie", "host")}
+        fields |= {field: table[field] for field in ("ranks_per_node", "accelerator", "scale_up")}
+        nics = table.get("scale_out") or {}
+        fields["scale_out"] = {field: nics[field] for field in OF_NICS if field in nics}
+        for field, value in kind.items():
+            before = fields.get(field)
+            both = isinstance(value, dict) and isinstance(before, dict)
+            fields[field] = before | value if both else value
+        fields.pop("like")
+        written[name] = {field: value for field, value in fields.items() if value != {}}
+        sources = _sources_of_model(name, kind, model) | sources
+    return data | {"node_kinds": written} | ({"sources": sources} if sources else {})
+
+
+def _sources_of_model(name: str, kind: Mapping[str, Any], model: Cluster) -> dict[str, str]:
+    """Return the sources of the numbers that a kind takes from another cluster."""
+    sources = {}
+    for path, source in model.sources.items():
+        field, _, number = path.partition(".")
+        of_nics = field == "scale_out" and number in OF_NICS
+        stated = kind.get(field)
+        is_stated = number in stated if isinstance(stated, dict) and number else field in kind
+        if (of_nics or field in OF_A_NODE) and not is_stated:
+            sources[f"node_kinds.{name}.{path}"] = f"{model.name}: {source}"
+    return sources
 
 
 @cache

@@ -1,17 +1,12 @@
-"""What-ifs on a cluster: the values that can be multiplied, and the cluster with one multiplied.
-
-A family of fabrics named without numbers is sized for the job, from switches of 64 ports: half of a
-switch's ports lead down and half up.
-"""
+"""What-ifs on a cluster: the values that can be multiplied, and the cluster with one multiplied."""
 
 import math
 from collections.abc import Callable, Mapping
-from math import ceil, inf, prod
 from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.support.errors import ClusterError, TopologyError, WhatIfError, shown
+from simulator.support.errors import ClusterError, TopologyError, WhatIfError, faults, shown
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.quantities import whole_of
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
@@ -24,10 +19,9 @@ from topologies.cluster.fabrics import (
     GraphFabric,
     PlanedFabric,
 )
-from topologies.cluster.graphs import fabric_for
-from topologies.cluster.kinds import changed_kinds, values_of_kinds
+from topologies.cluster.graphs import SIZED, fabric_fields, fabric_for
 from topologies.cluster.node import WIRED, LinkFactors
-from topologies.cluster.schema import Cluster
+from topologies.cluster.schema import Cluster, kinds_of, split_resource
 from topologies.cluster.wiring import HOST_MEMORY
 
 _SIZE = "scale_up.size"
@@ -47,8 +41,8 @@ def resource_values(cluster: Cluster) -> dict[str, float | int]:
     """Return the values that can be multiplied, in base units; of tiers that the cluster has.
 
     For links of a graph it is the greatest value of each resource that the graph's file names
-    (:func:`resource_range` has the least, too). If nodes differ, values of each kind are included:
-    :func:`topologies.cluster.kinds.values_of_kinds`.
+    (:func:`resource_range` has the least, too). If nodes differ, it is the value of the first kind
+    that has the resource, and besides that of every kind as ``scale_up@a100.bandwidth``.
 
     Examples
     --------
@@ -59,7 +53,14 @@ def resource_values(cluster: Cluster) -> dict[str, float | int]:
     {'scale_up.bandwidth': 50000000000.0, 'scale_up.latency': 1e-06}
     """
     if cluster.node_kinds:
-        return values_of_kinds(cluster, resource_values)
+        merged: dict[str, float | int] = {}
+        by_kind: dict[str, float | int] = {}
+        for name, view in kinds_of(cluster).items():
+            for resource, value in resource_values(view).items():
+                merged.setdefault(resource, value)
+                tier, _, field = resource.partition(".")
+                by_kind[f"{tier}@{name}.{field}"] = value
+        return merged | by_kind
     drawn = resource_range(cluster)
     values: dict[str, float | int] = {}
     if SCALE_UP not in cluster.graphs:
@@ -138,7 +139,7 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
     16
     """
     if cluster.node_kinds or "@" in resource:
-        return changed_kinds(cluster, resource, factor, changed)
+        return _changed_kinds(cluster, resource, factor)
     values = resource_values(cluster)
     if resource not in values:
         raise WhatIfError(_unknown_resource(cluster, resource, tuple(values)))
@@ -163,6 +164,45 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
         return _with_value(cluster, resource, value, factor)
     except ValidationError as error:
         raise WhatIfError(f"{resource} times {factor:g}: {complaints(error)}") from error
+
+
+def _changed_kinds(cluster: Cluster, resource: str, factor: float) -> Cluster:
+    """Return the cluster with a value of all kinds of node, or of one, multiplied."""
+    plain, only = split_resource(resource)
+    views = kinds_of(cluster)
+    if only is not None and only not in views:
+        hint = did_you_mean(only, views)
+        raise WhatIfError(
+            f"{cluster.name} has no nodes of kind {only!r}; {hint}it has"
+            f" {', '.join(filter(None, views)) or 'nodes of one kind only'}"
+        )
+    tier = plain.partition(".")[0]
+    has = [
+        name
+        for name, view in views.items()
+        if only in (None, name) and getattr(view, tier, None) is not None
+    ]
+    if not has:
+        raise WhatIfError(f"{only or cluster.name} has no {tier}, so there is no {plain} to change")
+    data = cluster.model_dump(mode="json", exclude_unset=True)
+    field = plain.partition(".")[2]
+    for name in has:
+        part = changed(views[name], plain, factor).model_dump(mode="json", exclude_unset=True)[tier]
+        stated = data["node_kinds"][name].get(tier) or {}
+        data["node_kinds"][name][tier] = (
+            part if tier != "scale_out" else stated | {field: part[field]}
+        )
+    if only is None and getattr(cluster, tier) is not None:
+        # The tier of all nodes; the fabric follows the NICs.
+        own = (item for item in cluster.sources.items() if not item[0].startswith("node_kinds"))
+        alone = cluster.model_copy(update={"node_kinds": {}, "sources": dict(own)})
+        common = changed(alone, plain, factor)
+        data[tier] = common.model_dump(mode="json", exclude_unset=True)[tier]
+        data["sources"] = dict(cluster.sources) | dict(common.sources)
+    try:
+        return Cluster.model_validate(data)
+    except ValidationError as error:
+        raise WhatIfError(f"{resource} times {factor:g}: {faults(error)}") from error
 
 
 def _with_value(cluster: Cluster, resource: str, value: float, factor: float) -> Cluster:
@@ -269,12 +309,12 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     data["known"] = _as_data_sheet(data.get("known", {}), tier)
     try:
         if tier == SCALE_OUT and nodes is not None and kind in SIZED:
-            fields, most = fabric_fields(kind, cluster, nodes, {}) or ({}, math.inf)
+            fields, most = fabric_fields(kind, part["nics_per_node"], nodes, {}) or ({}, math.inf)
             part |= fields
             data["nodes"] = int(min(cluster.nodes, most))
         elif tier == SCALE_OUT and nodes is not None:
             part["topology"], room = fabric_for(kind, part["nics_per_node"], nodes)
-            data["nodes"] = _limit_nodes(cluster.nodes, room, nodes)
+            data["nodes"] = cluster.nodes if room is None else min(room, cluster.nodes)
         if kind.partition(":")[0] == "switch":
             part.pop("hop_latency", None)  # a single switch has none
         return Cluster.model_validate(data)
@@ -462,124 +502,3 @@ def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:
         return Cluster.model_validate(data)
     except ValidationError as error:
         raise ClusterError(f"{request}: {complaints(error)}") from error
-
-
-def _limit_nodes(nodes: int, room: int | None, needed: int) -> int:
-    """Return the nodes of a machine that fit a topology; raise if the job needs more."""
-    if room is not None and room < needed:
-        raise TopologyError(f"it has room for {room} nodes, and the job needs {needed}")
-    return nodes if room is None else min(room, nodes)
-
-
-PORTS = 64
-"""Default ports of a switch: NVIDIA QM9700 (64 x 400 Gbit/s, data sheet) and Ethernet switches of
-51.2 Tbit/s (64 x 800 Gbit/s, Broadcom Tomahawk 5) have as many."""
-Fabric = tuple[dict[str, object], float]
-"""Fields of ``scale_out``, and the number of nodes that fit."""
-
-
-def fabric_fields(
-    family: str, cluster: Cluster, nodes: int, stated: Mapping[str, object]
-) -> Fabric | None:
-    """Size a family of fabrics for the nodes of a job.
-
-    Parameters
-    ----------
-    family
-        ``switch``, ``leaf_spine``, ``rail``, ``fat_tree``, ``torus`` or ``dragonfly``.
-    cluster
-        Determines the number of NICs of a node.
-    nodes
-        Nodes of the job.
-    stated
-        Fields that are given rather than sized; ``ports`` are those of a switch.
-
-    Returns
-    -------
-    tuple or None
-        Fields of ``scale_out``, and the number of nodes that fit; None if ``family`` is not such
-        a name but a spec or a graph.
-
-    Examples
-    --------
-    >>> from topologies import load_cluster
-    >>> fabric_fields("rail", load_cluster("hgx-h100"), 128, {})
-    ({'topology': 'rail', 'nodes_per_pod': 32, 'spines': 32}, inf)
-    """
-    if family not in _SIZES:
-        return None
-    ports = stated.get("ports", PORTS)
-    if not isinstance(ports, int) or isinstance(ports, bool) or ports < 4:
-        raise WhatIfError(f"{family}: ports {ports!r}: a switch needs at least 4 ports")
-    nics = cluster.scale_out.nics_per_node if cluster.scale_out is not None else 1
-    sized = _SIZES[family](nodes, nics, ports)
-    rest = {key: value for key, value in stated.items() if key != "ports" or "ports" in sized}
-    fields = {"topology": family, **sized, **rest}
-    return fields, _most_nodes(fields, nics)
-
-
-def _fat_tree(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    """Size three levels; switches get more ports if the job does not fit."""
-    while ports**3 // 4 < nodes * nics:
-        ports += 2
-    return {"ports": ports + ports % 2}
-
-
-def _torus(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    """Return the three nearly equal lengths whose product is the number of nodes."""
-    del nics, ports
-    sides = [
-        (candidate, two, nodes // candidate // two)
-        for candidate in range(1, round(nodes ** (1 / 3)) + 1)
-        if nodes % candidate == 0
-        for two in range(candidate, int((nodes // candidate) ** 0.5) + 1)
-        if nodes // candidate % two == 0
-    ]
-    best = min(sides, key=lambda lengths: lengths[2] - lengths[0])
-    return {"dimensions": "x".join(str(length) for length in best if length > 1) or "1"}
-
-
-def _dragonfly(nodes: int, nics: int, ports: int) -> dict[str, Any]:
-    """Size a balanced one, ``a = 2 p = 2 h``, of ``4 p - 1`` ports (J. Kim et al., ISCA 2008)."""
-    each = max(1, (ports + 1) // 4)
-    routers = 2 * each
-    in_group = max(1, routers * each // nics)
-    groups = max(2, ceil(nodes / in_group))
-    if groups > routers * each + 1:
-        raise WhatIfError(
-            f"dragonfly: {nodes} nodes make {groups} groups, but switches with {ports} ports "
-            f"connect only {routers * each + 1}: set ports"
-        )
-    return {
-        "groups": groups,
-        "routers_per_group": routers,
-        "nodes_per_group": in_group,
-        "global_links_per_router": each,
-    }
-
-
-def _most_nodes(fields: Mapping[str, Any], nics: int) -> float:
-    """Return the number of nodes that fit a fabric."""
-    if fields["topology"] == "fat_tree":
-        return float(fields["ports"] ** 3 // 4 // nics)
-    if fields["topology"] == "torus":
-        return float(prod(int(length) for length in str(fields["dimensions"]).split("x")))
-    if fields["topology"] == "dragonfly":
-        return float(fields["groups"] * fields["nodes_per_group"])
-    return inf
-
-
-_SIZES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
-    "switch": lambda nodes, nics, ports: {},
-    # Whole nodes are on half of a leaf's or a rail's ports; each other port has a cable to a spine.
-    "leaf_spine": lambda nodes, nics, ports: {
-        "nodes_per_leaf": max(1, ports // 2 // nics),
-        "spines": ports // 2,
-    },
-    "rail": lambda nodes, nics, ports: {"nodes_per_pod": ports // 2, "spines": ports // 2},
-    "fat_tree": _fat_tree,
-    "torus": _torus,
-    "dragonfly": _dragonfly,
-}
-SIZED = tuple(_SIZES)
-"""Families that are sized for a job."""

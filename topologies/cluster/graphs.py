@@ -21,14 +21,15 @@ they are the places where NICs are plugged in: NIC ``i`` of node ``n`` at rank
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from math import ceil, inf, prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from pydantic import ValidationError
 
-from simulator.support.errors import TopologyError, TwofoldError
+from simulator.support.errors import TopologyError, TwofoldError, WhatIfError
 from simulator.support.quantities import count_of
 from simulator.topology import POLICIES, SCALE_OUT, SCALE_UP, Topology
 from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, check_content, sha256_of
@@ -42,46 +43,16 @@ def is_graph_file(name: str) -> bool:
     return Path(name).suffix.lower() in SUFFIXES
 
 
-def ports(network: Topology) -> tuple[float, int]:
-    """Return the most bandwidth of a rank over all its cables (B/s, one way), and their number.
-
-    Examples
-    --------
-    >>> from topologies import parse_topology
-    >>> ports(parse_topology("mesh:3x3", bandwidth=50e9, latency=0.0))
-    (200000000000.0, 4)
-    """
+def _port_bandwidth(network: Topology) -> float:
+    """Return the most bandwidth of a rank over all its cables (B/s, one way)."""
     out = network.source < network.ranks
-    both = (
-        np.bincount(network.source[out], of, network.ranks)
-        for of in (network.bandwidth[out], np.ones(out.sum()))
-    )
-    each, cables = (float(bandwidths.max(initial=0.0)) for bandwidths in both)
-    return each, int(cables)
+    of_ranks = np.bincount(network.source[out], network.bandwidth[out], network.ranks)
+    return float(of_ranks.max(initial=0.0))
 
 
 def is_switched(network: Topology) -> bool:
     """Whether every cable of a rank leads to a switch."""
     return not bool(((network.source < network.ranks) & (network.target < network.ranks)).any())
-
-
-def divided(graph: Graph, resource: str, bandwidth: float, latency: float) -> Topology:
-    """Build a spec with a given bandwidth per rank, over all its cables (B/s).
-
-    In a switched topology a rank's message pays half of the latency on each of its two cables, as
-    in every fabric of a cluster; elsewhere all of it on each.
-    """
-    # With cables of 1 B/s the bandwidth of a rank's ports is the number of its cables, by which the
-    # tier's bandwidth is divided.
-    unit = graph.network(resource, 1.0, latency)
-    stated = graph.latency if graph.latency is not None else latency
-    share = stated / 2 if is_switched(unit) and graph.latency is None else stated
-    most = ports(unit)[0]
-    return replace(
-        unit,
-        bandwidth=unit.bandwidth * (bandwidth / (most or 1.0)),
-        latency=np.full(len(unit), share),
-    )
 
 
 class Size(Struct, frozen=True):
@@ -107,7 +78,9 @@ def expanded(data: Any) -> Any:
     for tier, fill in ((SCALE_UP, _scale_up), (SCALE_OUT, _scale_out)):
         if isinstance(data.get(tier), Mapping):
             try:
-                data[tier] = fill(data, _normalised(tier, dict(data[tier])))
+                part = _normalised(tier, dict(data[tier]))
+                graph = _graph(part)
+                data[tier] = part if graph is None else fill(data, part, graph)
             except TwofoldError as error:
                 raise ValueError(f"{tier}.topology: {error}") from error
     return data
@@ -143,26 +116,32 @@ def _graph(part: Mapping[str, Any]) -> Graph | None:
     return graph.model_copy(update={"sha256": sha256_of(graph.file)})
 
 
-def _with_graph(part: dict[str, Any], graph: Graph) -> dict[str, Any]:
-    return part | {"graph": graph.model_dump(mode="json", exclude_none=True)}
+def _scale_up(data: Mapping[str, Any], part: dict[str, Any], graph: Graph) -> dict[str, Any]:
+    """Make a domain of a graph: its size and, if the graph gives them, a rank's values.
 
-
-def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """Make a domain of a graph: its size and, if the graph gives them, a rank's values."""
+    A spec of a family that a domain has by name becomes that.
+    """
     del data
-    graph = _graph(part)
-    if graph is None:
-        return part
     if graph.spec is not None and graph.is_absolute is False:
-        native = _native_domain(part, spec_words(graph.spec))
-        if native is not None:
-            return native
+        spec = spec_words(graph.spec)
+        role = None if spec.routing else SCALE_UP_ROLES.get(spec.family)
+        if role is not None:
+            part = {name: value for name, value in part.items() if name != GRAPH}
+            part["topology"] = spec.family
+            if role.dimensions:
+                part["dimensions"] = "x".join(map(str, spec.numbers))
+            size = part.setdefault("size", spec.ranks)
+            if isinstance(size, int) and size != spec.ranks:
+                raise TopologyError(
+                    f"{spec.words} has {spec.ranks} ranks, but scale_up.size is {size}"
+                )
+            return part
         network = graph.network(SCALE_UP, 1.0, 0.0)
     else:
         graph = _with_tier_values(graph, part)
         network = graph.network(SCALE_UP)
         part |= {
-            "bandwidth": f"{ports(network)[0]!r} B/s",
+            "bandwidth": f"{_port_bandwidth(network)!r} B/s",
             "latency": f"{float(network.latency.max(initial=0.0))!r} s",
         }
     size = part.setdefault("size", network.ranks)
@@ -171,7 +150,7 @@ def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
             f"{graph.name} has {network.ranks} ranks, but scale_up.size is {size}: draw one domain,"
             " a rank for each of its places"
         )
-    return _with_graph(part, graph)
+    return part | {"graph": graph.model_dump(mode="json", exclude_none=True)}
 
 
 def _with_tier_values(graph: Graph, part: Mapping[str, Any]) -> Graph:
@@ -190,77 +169,44 @@ def _with_tier_values(graph: Graph, part: Mapping[str, Any]) -> Graph:
         return graph
 
 
-def _native_domain(part: dict[str, Any], spec: SpecWords) -> dict[str, Any] | None:
-    """Write a spec of a family that a domain has by name as that; None for others."""
-    role = SCALE_UP_ROLES.get(spec.family)
-    if role is None or spec.routing:
-        return None
-    part = {name: value for name, value in part.items() if name != GRAPH}
-    part["topology"] = spec.family
-    if role.dimensions:
-        part["dimensions"] = "x".join(map(str, spec.numbers))
-    ranks = spec.ranks
-    if isinstance(size := part.setdefault("size", ranks), int) and size != ranks:
-        raise TopologyError(f"{spec.words} has {ranks} ranks, but scale_up.size is {size}")
-    return part
-
-
-def _scale_out(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+def _scale_out(data: Mapping[str, Any], part: dict[str, Any], graph: Graph) -> dict[str, Any]:
     """Make a fabric of a graph: determine what its ranks are and check their number."""
-    graph = _graph(part)
     nodes, nics = data.get("nodes"), part.get("nics_per_node")
-    if graph is None or not isinstance(nodes, int) or not isinstance(nics, int):
+    if not isinstance(nodes, int) or not isinstance(nics, int):
         return part
-    size = Size(nodes, nics)
     if graph.spec is not None and graph.is_absolute is False:
         spec = spec_words(graph.spec)
-        part, graph = _with_policy(part, graph, spec)
-        if spec.family in _NATIVE_FABRICS:
-            without_graph = {name: value for name, value in part.items() if name != GRAPH}
-            return (
-                without_graph
-                | {"topology": spec.family}
-                | _NATIVE_FABRICS[spec.family](spec, size, graph.ranks)
+        policy, _, seed = spec.routing.partition(":")
+        if policy and (policy not in POLICIES or count_of(seed or "0") is None):
+            policies = ", ".join(POLICIES)
+            raise TopologyError(
+                f"{graph.spec}: of a fabric between nodes the routing is one of {policies}"
             )
-    ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
-    rank_unit = graph.ranks or _infer_rank_unit(graph.name, ranks, size)
+        if policy:  # behind the spec's @: the fabric's own field
+            part = part | {"routing": policy} | ({"routing_seed": int(seed)} if seed else {})
+            graph = graph.model_copy(update={"spec": spec.words})
+        if spec.family in _NATIVE_FABRICS:
+            fields = _NATIVE_FABRICS[spec.family](spec, Size(nodes, nics), graph.ranks)
+            del part[GRAPH]
+            return part | {"topology": spec.family} | fields
     network = graph.network(SCALE_OUT, 1.0, 0.0)
+    if graph.ranks is None:
+        units = {nodes * nics: "nics", nodes: "nodes"}
+        if network.ranks not in units:
+            raise TopologyError(
+                f"{graph.name} has {network.ranks} ranks, but the cluster has {nodes} nodes with"
+                f" {nodes * nics} NICs: draw one rank per node or one per NIC; if there are more,"
+                " set 'ranks: nodes' or 'ranks: nics'"
+            )
+        graph = graph.model_copy(update={"ranks": units[network.ranks]})
     for node in network.nodes[network.ranks :]:
         if str(node).startswith(_RESERVED):
             raise TopologyError(f"{graph.name}: node {node}: call a switch by another name")
-    return _with_graph(part, graph.model_copy(update={"ranks": rank_unit}))
-
-
-def _with_policy(
-    part: dict[str, Any], graph: Graph, spec: SpecWords
-) -> tuple[dict[str, Any], Graph]:
-    """Write the policy behind a spec's ``@`` as the fabric's ``routing``."""
-    if not spec.routing:
-        return part, graph
-    policy, _, seed = spec.routing.partition(":")
-    if policy not in POLICIES or count_of(seed or "0") is None:
-        raise TopologyError(
-            f"{graph.spec}: of a fabric between nodes the routing is one of {', '.join(POLICIES)}"
-        )
-    part = part | {"routing": policy} | ({"routing_seed": int(seed)} if seed else {})
-    return part, graph.model_copy(update={"spec": spec.words})
+    return part | {"graph": graph.model_dump(mode="json", exclude_none=True)}
 
 
 _RESERVED = ("nic:", "host:", "scale_up:", "gpu:", "seat:", "place:")
 """Prefixes of node names that a cluster assigns itself."""
-
-
-def _infer_rank_unit(name: str, ranks: int, size: Size) -> Literal["nics", "nodes"]:
-    """Infer what the ranks of a graph are from their number."""
-    if ranks == size.nodes:
-        return "nodes"
-    if ranks == size.nodes * size.nics:
-        return "nics"
-    raise TopologyError(
-        f"{name} has {ranks} ranks, but the cluster has {size.nodes} nodes with"
-        f" {size.nodes * size.nics} NICs: draw one rank per node or one per NIC; if there are more,"
-        " set 'ranks: nodes' or 'ranks: nics'"
-    )
 
 
 def _place_counts(
@@ -293,6 +239,11 @@ def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | 
         Value of ``scale_out.topology``, and the number of nodes that fit: None for a bare name,
         which grows with the cluster.
 
+    Raises
+    ------
+    TopologyError
+        If there is no such graph, or the job does not fit.
+
     Examples
     --------
     >>> fabric_for("torus:4x4", 8, 2), fabric_for("switch", 8, 2)
@@ -306,8 +257,117 @@ def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | 
     ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
     family = "" if graph.spec is None else spec_words(topology).family
     of_nics = family in _OF_NICS or (ranks == needed * nics and ranks != needed)
+    room = ranks // nics if of_nics else ranks
+    if room < needed:
+        raise TopologyError(f"it has room for {room} nodes, and the job needs {needed}")
     words = {"file" if graph.file is not None else "spec": topology}
-    return words | {"ranks": "nics" if of_nics else "nodes"}, ranks // nics if of_nics else ranks
+    return words | {"ranks": "nics" if of_nics else "nodes"}, room
+
+
+PORTS = 64
+"""Default ports of a switch: NVIDIA QM9700 (64 x 400 Gbit/s, data sheet) and Ethernet switches of
+51.2 Tbit/s (64 x 800 Gbit/s, Broadcom Tomahawk 5) have as many."""
+
+
+def fabric_fields(
+    family: str, nics: int, nodes: int, stated: Mapping[str, object]
+) -> tuple[dict[str, Any], float] | None:
+    """Size a family of fabrics for the nodes of a job, from switches of 64 ports, half of them up.
+
+    Parameters
+    ----------
+    family
+        ``switch``, ``leaf_spine``, ``rail``, ``fat_tree``, ``torus`` or ``dragonfly``.
+    nics
+        NICs of a node.
+    nodes
+        Nodes of the job.
+    stated
+        Fields that are given rather than sized; ``ports`` are those of a switch.
+
+    Returns
+    -------
+    tuple or None
+        Fields of ``scale_out``, and the number of nodes that fit; None if ``family`` is not such
+        a name but a spec or a graph.
+
+    Examples
+    --------
+    >>> fabric_fields("rail", 8, 128, {})
+    ({'topology': 'rail', 'nodes_per_pod': 32, 'spines': 32}, inf)
+    """
+    if family not in _SIZES:
+        return None
+    ports = stated.get("ports", PORTS)
+    if not isinstance(ports, int) or isinstance(ports, bool) or ports < 4:
+        raise WhatIfError(f"{family}: ports {ports!r}: a switch needs at least 4 ports")
+    sized = _SIZES[family](nodes, nics, ports)
+    rest = {key: value for key, value in stated.items() if key != "ports" or "ports" in sized}
+    fields: dict[str, Any] = {"topology": family, **sized, **rest}
+    most = inf
+    if family == "fat_tree":
+        most = float(fields["ports"] ** 3 // 4 // nics)
+    elif family == "torus":
+        most = float(prod(int(length) for length in str(fields["dimensions"]).split("x")))
+    elif family == "dragonfly":
+        most = float(fields["groups"] * fields["nodes_per_group"])
+    return fields, most
+
+
+def _sized_fat_tree(nodes: int, nics: int, ports: int) -> dict[str, Any]:
+    """Size three levels; switches get more ports if the job does not fit."""
+    while ports**3 // 4 < nodes * nics:
+        ports += 2
+    return {"ports": ports + ports % 2}
+
+
+def _sized_torus(nodes: int, nics: int, ports: int) -> dict[str, Any]:
+    """Return the three nearly equal lengths whose product is the number of nodes."""
+    del nics, ports
+    sides = [
+        (candidate, two, nodes // candidate // two)
+        for candidate in range(1, round(nodes ** (1 / 3)) + 1)
+        if nodes % candidate == 0
+        for two in range(candidate, int((nodes // candidate) ** 0.5) + 1)
+        if nodes // candidate % two == 0
+    ]
+    best = min(sides, key=lambda lengths: lengths[2] - lengths[0])
+    return {"dimensions": "x".join(str(length) for length in best if length > 1) or "1"}
+
+
+def _sized_dragonfly(nodes: int, nics: int, ports: int) -> dict[str, Any]:
+    """Size a balanced one, ``a = 2 p = 2 h``, of ``4 p - 1`` ports (J. Kim et al., ISCA 2008)."""
+    each = max(1, (ports + 1) // 4)
+    routers = 2 * each
+    in_group = max(1, routers * each // nics)
+    groups = max(2, ceil(nodes / in_group))
+    if groups > routers * each + 1:
+        raise WhatIfError(
+            f"dragonfly: {nodes} nodes make {groups} groups, but switches with {ports} ports "
+            f"connect only {routers * each + 1}: set ports"
+        )
+    return {
+        "groups": groups,
+        "routers_per_group": routers,
+        "nodes_per_group": in_group,
+        "global_links_per_router": each,
+    }
+
+
+_SIZES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
+    "switch": lambda nodes, nics, ports: {},
+    # Whole nodes are on half of a leaf's or a rail's ports; each other port has a cable to a spine.
+    "leaf_spine": lambda nodes, nics, ports: {
+        "nodes_per_leaf": max(1, ports // 2 // nics),
+        "spines": ports // 2,
+    },
+    "rail": lambda nodes, nics, ports: {"nodes_per_pod": ports // 2, "spines": ports // 2},
+    "fat_tree": _sized_fat_tree,
+    "torus": _sized_torus,
+    "dragonfly": _sized_dragonfly,
+}
+SIZED = tuple(_SIZES)
+"""Families that are sized for a job."""
 
 
 def _leaf_spine(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
@@ -407,14 +467,25 @@ def fabric_graph(fabric: GraphFabric) -> Topology:
     free = ends & is_switched(unit)
     return replace(
         unit,
-        bandwidth=unit.bandwidth * (plugged * each / (ports(unit)[0] or 1.0)),
+        bandwidth=unit.bandwidth * (plugged * each / (_port_bandwidth(unit) or 1.0)),
         latency=np.where(free, 0.0, hop),
     )
 
 
 def domain_graph(graph: Graph, bandwidth: float, latency: float, efficiency: float) -> Topology:
-    """Return the graph of a scale-up domain; a spec divides ``bandwidth`` of a rank."""
+    """Return the graph of a scale-up domain; a spec divides ``bandwidth`` of a rank.
+
+    In a switched topology a rank's message pays half of the latency on each of its two cables, as
+    in every fabric of a cluster; elsewhere all of it on each.
+    """
     if graph.is_absolute:
         network = graph.network(SCALE_UP)
         return replace(network, bandwidth=network.bandwidth * efficiency)
-    return divided(graph, SCALE_UP, bandwidth * efficiency, latency)
+    # With cables of 1 B/s the bandwidth of a rank's ports is the number of its cables.
+    unit = graph.network(SCALE_UP, 1.0, latency)
+    share = latency / 2 if is_switched(unit) else latency
+    return replace(
+        unit,
+        bandwidth=unit.bandwidth * (bandwidth * efficiency / (_port_bandwidth(unit) or 1.0)),
+        latency=np.full(len(unit), share if graph.latency is None else graph.latency),
+    )

@@ -353,7 +353,7 @@ class NodeKind(ClusterPart):
 
     Omitted fields are the cluster's. ``pcie: null`` means no PCIe. ``like`` is a cluster of the
     catalogue, or a YAML file, that gives the defaults of nodes and NICs instead; it is expanded
-    when the file is read (:func:`topologies.cluster.kinds.like_others`).
+    when the file is read (:mod:`topologies.cluster.catalog`).
     """
 
     like: str | None = None

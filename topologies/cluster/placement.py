@@ -137,39 +137,30 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
         raise ClusterError(
             f"{cluster.name}: {ranks} ranks do not fit: it has {cluster.capacity} ({machine}){hint}"
         )
-    if nodes is None:
-        return _placed(kinds, ranks, None)
-    if not 1 <= nodes <= cluster.nodes:
+    if nodes is not None and not 1 <= nodes <= cluster.nodes:
         raise ClusterError(f"{cluster.name}: {nodes} nodes were requested, but it has {machine}")
-    if ranks % nodes:
+    if nodes is not None and ranks % nodes:
         raise ClusterError(f"{cluster.name}: {ranks} ranks do not divide evenly over {nodes} nodes")
-    placement = _placed(kinds, ranks, ranks // nodes)
-    _check_room(cluster, placement, ranks // nodes, (ranks, nodes))
-    return placement
+    return _filled(cluster, kinds, ranks, nodes)
 
 
-def _check_room(
-    cluster: Cluster, placement: Placement, per_node: int, request: tuple[int, int]
-) -> None:
-    """Refuse more ranks per node than a kind's nodes have; ``request`` is (ranks, nodes)."""
-    for part in placement.parts_of(cluster):
-        if per_node > part.cluster.ranks_per_node:
-            node = f"a node of kind {part.kind}" if part.kind else "a node"
-            raise ClusterError(
-                f"{cluster.name}: {request[0]} ranks on {request[1]} nodes are {per_node} per node,"
-                f" but {node} has {part.cluster.ranks_per_node}"
-            )
-
-
-def _placed(kinds: dict[str, Cluster], ranks: int, per_node: int | None) -> Placement:
-    """Fill kind by kind, with ``per_node`` ranks on a node; by default as many as it has."""
+def _filled(
+    cluster: Cluster, kinds: dict[str, Cluster], ranks: int, nodes: int | None
+) -> Placement:
+    """Fill kind by kind; refuse more ranks per node than a kind's nodes have."""
     parts: list[Part] = []
     done = node = domain = 0
     for name, kind in kinds.items():
-        on_node = per_node or kind.ranks_per_node
+        on_node = kind.ranks_per_node if nodes is None else ranks // nodes
         on_kind = min(ranks - done, kind.nodes * on_node)
         if not on_kind:
             break
+        if on_node > kind.ranks_per_node:
+            which = f"a node of kind {name}" if name else "a node"
+            raise ClusterError(
+                f"{cluster.name}: {ranks} ranks on {nodes} nodes are {on_node} per node,"
+                f" but {which} has {kind.ranks_per_node}"
+            )
         part = Placement(on_kind, on_node, done, node, domain)
         parts.append(Part(name, kind, part))
         done, node = done + on_kind, node + part.nodes

@@ -4,6 +4,8 @@ Bandwidths and latencies are text with a unit; a fraction or a count is a bare n
 frozen: a what-if makes another cluster (:mod:`topologies.cluster.changed`).
 """
 
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -11,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from simulator.accelerators import vendor
 from simulator.calls import KINDS
 from simulator.support.errors import faults
+from simulator.support.quantities import format_quantity
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
 from topologies.cluster.fabrics import (
     GRAPH,
@@ -59,8 +62,10 @@ class Cluster(ClusterPart):
     ranks_per_node, nodes
         Size of a node and of the machine; a job takes as many nodes as it needs.
     node_kinds
-        Kinds of node by name, if nodes differ, in the order in which a job fills them. Their
-        counts add up to ``nodes`` (:mod:`topologies.cluster.kinds`).
+        Kinds of node by name, if nodes differ, in the order in which a job fills them, with their
+        differences from the cluster's own fields. Their counts add up to ``nodes``. A scale-up
+        domain is of one kind. The scale-out fabric is built for the NICs that the cluster's
+        ``scale_out`` gives; a kind may have other NICs.
     scale_up
         The fabric inside a domain.
     scale_out
@@ -381,6 +386,57 @@ def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
             f" only {fabric.nics_per_node}: set scale_out.nics_per_node to the largest number on"
             " any node"
         )
+
+
+def split_resource(resource: str) -> tuple[str, str | None]:
+    """Split the resource of one kind of node into resource and kind.
+
+    Returns
+    -------
+    tuple
+        The resource of all, and the kind; None where no kind is named.
+
+    Examples
+    --------
+    >>> split_resource("scale_up@a100.bandwidth"), split_resource("scale_up.bandwidth")
+    (('scale_up.bandwidth', 'a100'), ('scale_up.bandwidth', None))
+    """
+    tier, at, rest = resource.partition("@")
+    kind, dot, field = rest.rpartition(".")
+    return (f"{tier}.{field}", kind) if at and dot else (resource, None)
+
+
+def by_kind(cluster: Cluster, resource: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of a resource kind by kind; empty if all nodes are equal.
+
+    ``values`` are those of :func:`topologies.cluster.changed.resource_values`. For a resource of
+    one kind it is empty, too.
+    """
+    tier, _, field = resource.partition(".")
+    named = ((name, f"{tier}@{name}.{field}") for name in cluster.node_kinds)
+    return {name: values[shared_name] for name, shared_name in named if shared_name in values}
+
+
+def differing(values: Mapping[str, float]) -> bool:
+    """Whether kinds have different values."""
+    first = next(iter(values.values()))
+    return not all(math.isclose(value, first) for value in values.values())
+
+
+def describe(cluster: Cluster) -> str:
+    """Describe a cluster's network in one line; if nodes differ, kind by kind."""
+    if cluster.node_kinds:
+        kinds = kinds_of(cluster).items()
+        return " | ".join(f"{part.nodes} {name}: {describe(part)}" for name, part in kinds)
+    up, out = cluster.scale_up, cluster.scale_out
+    drawn = up.graph.name if up.graph is not None else up.topology
+    inside = f"{drawn} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
+    if out is None:
+        return inside
+    nic = format_quantity(out.bandwidth, "B/s")
+    between = out.graph.name if isinstance(out, GraphFabric) else out.topology
+    routed = "" if out.topology == "switch" else f", routing {out.policy}"
+    return f"{inside}; {between}, {out.nics_per_node} x {nic} per node{routed}"
 
 
 def quantities(cluster: Cluster) -> dict[str, object]:

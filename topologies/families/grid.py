@@ -7,7 +7,6 @@ B. Towles, "Principles and Practices of Interconnection Networks" (2004), chapte
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from math import prod
 from typing import Unpack
 
@@ -289,14 +288,6 @@ def _text_of(dimensions: Sequence[int]) -> str:
     return "x".join(map(str, dimensions))
 
 
-def _rank_at(coordinates: Sequence[int], dimensions: Sequence[int]) -> int:
-    """Return a rank's number: row by row, the last dimension fastest."""
-    rank = 0
-    for position, length in zip(coordinates, dimensions, strict=True):
-        rank = rank * length + position
-    return rank
-
-
 def _is_twistable(dimensions: Sequence[int]) -> bool:
     """Whether the lengths are ``k`` and ``2k``, with at least one of each."""
     short = min(dimensions, default=0)
@@ -304,29 +295,19 @@ def _is_twistable(dimensions: Sequence[int]) -> bool:
 
 
 def _twisted_ends(dimensions: Sequence[int]) -> list[tuple[int, int]]:
-    return [
-        (
-            _rank_at(coordinates, dimensions),
-            _rank_at(_twisted_next(coordinates, axis, dimensions), dimensions),
-        )
-        for coordinates in product(*map(range, dimensions))
-        for axis in range(len(dimensions))
-    ]
-
-
-def _twisted_next(
-    coordinates: tuple[int, ...], axis: int, dimensions: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the next coordinates along an axis; past a short end, long ones are shifted."""
+    """Return the cables of a twisted torus, from each place along every axis."""
+    places = np.arange(prod(dimensions)).reshape(tuple(dimensions))
     short = min(dimensions)
-    after = list(coordinates)
-    after[axis] = (coordinates[axis] + 1) % dimensions[axis]
-    # The twist: wrapping round a short dimension also moves by half of each long one.
-    if dimensions[axis] == short and after[axis] == 0:
-        for later_axis, length in enumerate(dimensions):
-            if length == 2 * short:
-                after[later_axis] = (after[later_axis] + short) % length
-    return tuple(after)
+    long = [axis for axis, length in enumerate(dimensions) if length > short]
+    following = []
+    for axis, length in enumerate(dimensions):
+        after = np.roll(places, -1, axis)
+        if length == short:
+            # The twist: wrapping round a short dimension also moves by half of each long one.
+            last = (slice(None),) * axis + (slice(-1, None),)
+            after[last] = np.roll(after[last], [-short] * len(long), long)
+        following.append(after.ravel().tolist())
+    return [(place, after[place]) for place in range(places.size) for after in following]
 
 
 def _box_shapes(dimensions: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:

@@ -156,54 +156,45 @@ def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
     ClusterError
         If the drawing is not a node, or the given cluster lacks what the drawing needs.
     """
+    cables = drawing.cables
+    if drawing.technology == PCIE:  # which is the scale-up fabric then, but for the ports of NICs
+        cables = tuple(
+            cable
+            if any(nic_number(end) is not None for end in cable.ends)
+            else cable.model_copy(update={"tier": SCALE_UP})
+            for cable in cables
+        )
     try:
-        wiring = Wiring(cables=_with_tiers(drawing))
+        wiring = Wiring(cables=cables)
         draft = _Draft({}, {})
         draft.put("name", drawing.name)
         about = f"A node as drawn in {drawing.file}; its sources name what is not drawn."
         draft.put("description", " ".join((about, *drawing.notes)))
+        # Peaks and memory are the entry's only for an equal generation.
         chip = like or _nearest(drawing, _generation_distance)
         maker = vendor(chip.accelerator.generation or "")
         if like is not None and drawing.chip.vendor != (maker or drawing.chip.vendor):
             raise ClusterError(f"{drawing.file}: its GPUs are not of {maker}, as {chip.name}'s")
-        _put_chip(draft, drawing, chip)
+        draft.put("accelerator.name", drawing.chip.name)
+        if drawing.chip.generation in GENERATION_NAMES:
+            draft.put("accelerator.generation", drawing.chip.generation)
+        if drawing.chip.generation == chip.accelerator.generation:
+            for field in ("peak", "memory_bandwidth", "memory", "sustained"):
+                draft.copy(chip, f"accelerator.{field}")
         _put_scale_up(draft, drawing, wiring, like or _nearest(drawing, _fabric_distance))
         _put_network(draft, drawing, wiring, like or _nearest(drawing, _nic_distance))
         if wiring.unit(PCIE):
             _put_pcie(draft, drawing, wiring)
         if drawing.technology == PCIE:
             _put_paths(draft, drawing, wiring)
-        cables = wiring.model_dump(mode="json", exclude_unset=True)["cables"]
-        draft.put("wiring.cables", cables, drawing.file)
+        table = wiring.model_dump(mode="json", exclude_unset=True)
+        draft.put("wiring.cables", table["cables"], drawing.file)
         if drawing.cpu:
             draft.put("host.cpu", drawing.cpu)
         draft.copy(chip, "library.name", "library.version", "collective_overhead")
         return Cluster.model_validate(draft.data | {"sources": draft.sources})
     except ValidationError as error:
         raise ClusterError(f"{drawing.file}: {complaints(error)}") from error
-
-
-def _with_tiers(drawing: Drawing) -> tuple[Cable, ...]:
-    """Make PCIe the scale-up fabric if there is no other, except for the ports of NICs."""
-    if drawing.technology != PCIE:
-        return drawing.cables
-    return tuple(
-        cable
-        if any(nic_number(end) is not None for end in cable.ends)
-        else cable.model_copy(update={"tier": SCALE_UP})
-        for cable in drawing.cables
-    )
-
-
-def _put_chip(draft: _Draft, drawing: Drawing, like: Cluster) -> None:
-    """Set the accelerator; peaks and memory are the entry's only for an equal generation."""
-    chip = drawing.chip
-    draft.put("accelerator.name", chip.name)
-    if chip.generation in GENERATION_NAMES:
-        draft.put("accelerator.generation", chip.generation)
-    if chip.generation == like.accelerator.generation:
-        for field in ("peak", "memory_bandwidth", "memory", "sustained"):
-            draft.copy(like, f"accelerator.{field}")
 
 
 def _put_scale_up(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster) -> None:

@@ -131,8 +131,16 @@ def _drawing(file: Path, root: Element) -> Drawing:
     nics, speed = _nics(reading)
     first = next(iter(processors.values()))
     cpu, processor = _cpu(first)
-    sockets = _socket_links(processors, processor)
-    cables = [_renamed(cable, names) for cable in (*reading.cables, *sockets)]
+    sockets = []
+    if len(processors) > 1 and not processor:
+        maker = first.get("vendor")
+        raise _ElementError(f"<cpu vendor={maker!r}>: how its NUMA domains are joined is unknown")
+    if len(processors) > 1:
+        sockets = pairs(list(processors), socket_width(processor))
+    cables = []
+    for cable in (*reading.cables, *sockets):
+        source, target = (names.get(end.removeprefix("pci-"), end) for end in cable.ends)
+        cables.append(cable.model_copy(update={"source": source, "target": target}))
     notes = dict(reading.notes)
     if sockets:
         notes[PAIRED] = None
@@ -346,20 +354,6 @@ def _cpu(element: Element) -> tuple[str, str]:
     is_family_6 = _number(element, "familyid", 0) == 6
     number = _number(element, "modelid", 0) if is_family_6 else 0
     return cpu, next(model for least, model in _INTEL if number >= least)
-
-
-def _socket_links(processors: dict[str, Element], processor: str) -> list[Cable]:
-    if len(processors) < 2:
-        return []
-    if not processor:
-        vendor = next(iter(processors.values())).get("vendor")
-        raise _ElementError(f"<cpu vendor={vendor!r}>: how its NUMA domains are joined is unknown")
-    return pairs(list(processors), socket_width(processor))
-
-
-def _renamed(cable: Cable, names: dict[str, str]) -> Cable:
-    source, target = (names.get(end.removeprefix("pci-"), end) for end in cable.ends)
-    return cable.model_copy(update={"source": source, "target": target})
 
 
 def _text(element: Element, name: str) -> str:

@@ -93,13 +93,20 @@ def _matrix(file: Path, text: str) -> _Matrix:
     rows = _rows(file, lines[start + 1 :], devices)
     joined = {}
     for (at, source), (to, target) in combinations(enumerate(devices), 2):
-        entry = _check_entry(file, source, target, rows[source][to])
-        if rows[target][at] != rows[source][to]:
+        entry = rows[source][to]
+        if entry not in (*_LEVELS, "SYS", "SOC") and not re.fullmatch(r"NV[1-9][0-9]{0,3}", entry):
+            accepted = ", ".join(("NV#", *_LEVELS, "SYS"))
             raise ClusterError(
-                f"{file}: {source} to {target} is {rows[source][to]}, but {target} to {source} is"
+                f"{file}: row {source}, column {target}: unknown link {shown(entry)}; known:"
+                f" {accepted}"
+            )
+        if rows[target][at] != entry:
+            raise ClusterError(
+                f"{file}: {source} to {target} is {entry}, but {target} to {source} is"
                 f" {rows[target][at]}: the matrix must be symmetric"
             )
-        joined[source, target] = entry
+        # SOC is the name of SYS before driver 396.
+        joined[source, target] = "SYS" if entry == "SOC" else entry
     after = len(devices)
     near = {name: "".join(rows[name][after : after + 1]) for name in devices}
     return _Matrix(devices, joined, near)
@@ -120,17 +127,6 @@ def _rows(file: Path, lines: list[list[str]], devices: tuple[str, ...]) -> dict[
         if len(rows.get(device, ())) < len(devices):
             raise ClusterError(f"{file}: row {device} is missing or not of {len(devices)} entries")
     return rows
-
-
-def _check_entry(file: Path, source: str, target: str, entry: str) -> str:
-    if entry == "SOC":  # the name of SYS before driver 396
-        return "SYS"
-    if entry in (*_LEVELS, "SYS") or re.fullmatch(r"NV[1-9][0-9]{0,3}", entry):
-        return entry
-    accepted = ", ".join(("NV#", *_LEVELS, "SYS"))
-    raise ClusterError(
-        f"{file}: row {source}, column {target}: unknown link {shown(entry)}; known: {accepted}"
-    )
 
 
 def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:

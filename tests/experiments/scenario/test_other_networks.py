@@ -10,7 +10,8 @@ from experiments.points.what_if import what_ifs
 from experiments.scenario.language import parse_change
 from helpers.places import SAMPLES
 from simulator.support.errors import TwofoldError, WhatIfError
-from topologies.cluster.changed import SIZED, fabric_fields, with_fields
+from topologies.cluster.changed import with_fields
+from topologies.cluster.graphs import SIZED, fabric_fields
 
 SAMPLE = SAMPLES / "gpu-dp2-tp4"
 HERE = "dgx-a100"
@@ -43,7 +44,7 @@ def test_another_topology_is_what_compare_answers(topology):
 @pytest.mark.parametrize("family", SIZED)
 def test_a_family_of_fabrics_alone_is_sized_for_the_job(base, family):
     done = parse_change(f"topology scale_out={family}").apply(base.scenario).scenario
-    fields, room = fabric_fields(family, base.scenario.cluster, 2, {})
+    fields, room = fabric_fields(family, base.scenario.cluster.scale_out.nics_per_node, 2, {})
     fabric = done.cluster.scale_out
     assert {name: getattr(fabric, name) for name in fields if name != "dimensions"} == {
         name: value for name, value in fields.items() if name != "dimensions"

@@ -118,9 +118,9 @@ def _draw_nodes(axes: "Axes", graph: "nx.Graph[Any]", where: Places) -> None:
         kind, _, number = name.partition(":")
         axes.annotate(number, where[name], fontsize=5.5, **_CENTRED)
         firsts.setdefault(kind, name)
-    beside: dict[str, Any] = {"xytext": (-9, 4), "textcoords": "offset points", "ha": "right"}
+    offset: dict[str, Any] = {"xytext": (-9, 4), "textcoords": "offset points", "ha": "right"}
     for kind, name in firsts.items():
-        axes.annotate(kind, where[name], fontsize=8, **beside)
+        axes.annotate(kind, where[name], fontsize=8, **offset)
 
 
 _MOST_LABELS = 36
@@ -199,7 +199,7 @@ def _dragonfly_groups(network: Topology, numbers: Sequence[int]) -> Places:
     size = 0.75 * math.pi / max(groups, 4)
     circles = [(_at_angle(group / groups, 1.0), group / groups) for group in range(groups)]
     return _on_circles(
-        circles, (routers, per_router), (0.5 * size, 0.95 * size), "router:{circle}.{place}"
+        circles, (routers, per_router), (0.5 * size, 0.95 * size), "router:{circle}.{number}"
     )
 
 
@@ -230,11 +230,11 @@ def _on_circles(
     routers, each = counts
     positions: Places = {}
     for circle, (middle, begin) in enumerate(circles):
-        for place in range(routers):
-            router, turn = circle * routers + place, begin + (place + 0.5) / routers
+        for number in range(routers):
+            router, turn = circle * routers + number, begin + (number + 0.5) / routers
             inner = _at_angle(turn, radii[0])
             at = (middle[0] + inner[0], middle[1] + inner[1])
-            positions[name.format(circle=circle, place=place, router=router)] = at
+            positions[name.format(circle=circle, number=number, router=router)] = at
             for slot in range(each):
                 spread = (slot - (each - 1) / 2) / (2 * routers * max(each, 2))
                 outer = _at_angle(turn + spread, radii[1])

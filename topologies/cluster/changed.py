@@ -194,8 +194,10 @@ def _changed_kinds(cluster: Cluster, resource: str, factor: float) -> Cluster:
         )
     if only is None and getattr(cluster, tier) is not None:
         # The tier of all nodes; the fabric follows the NICs.
-        own = (item for item in cluster.sources.items() if not item[0].startswith("node_kinds"))
-        alone = cluster.model_copy(update={"node_kinds": {}, "sources": dict(own)})
+        common_sources = (
+            item for item in cluster.sources.items() if not item[0].startswith("node_kinds")
+        )
+        alone = cluster.model_copy(update={"node_kinds": {}, "sources": dict(common_sources)})
         common = changed(alone, plain, factor)
         data[tier] = common.model_dump(mode="json", exclude_unset=True)[tier]
         data["sources"] = dict(cluster.sources) | dict(common.sources)

@@ -307,7 +307,7 @@ def _twisted_ends(dimensions: Sequence[int]) -> list[tuple[int, int]]:
             last = (slice(None),) * axis + (slice(-1, None),)
             after[last] = np.roll(after[last], [-short] * len(long), long)
         following.append(after.ravel().tolist())
-    return [(place, after[place]) for place in range(places.size) for after in following]
+    return [(rank, after[rank]) for rank in range(places.size) for after in following]
 
 
 def _box_shapes(dimensions: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:

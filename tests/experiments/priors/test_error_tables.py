@@ -1,7 +1,6 @@
 """Errors of predictions by their definition: quantiles, pooled classes, comparable steps."""
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from scipy.stats import norm, t
 
 from experiments.priors import errors as tables
@@ -68,7 +68,7 @@ def test_a_class_is_pulled_to_all_by_four_points_and_has_the_degrees_of_freedom_
     for number, (name, (count, shared)) in enumerate(rows.items()):
         machines = (f"m{number}", f"m{number + 1}")  # neighbours share a program
         table[name, WHOLE] = Errors((name, WHOLE), count, 0.0, 0.0, 0.0, shared, machines)
-        rest = replace(table[name, WHOLE], shared=shared / 2, machines=("x", "y"))
+        rest = structs.replace(table[name, WHOLE], shared=shared / 2, machines=("x", "y"))
         table[name, REST] = rest
     table[NO_CALLS, WHOLE] = Errors((NO_CALLS, WHOLE), 9, 0.0, 0.0, 0.0, 9.0, ("g", "h", "i"))
     points = [shared for count, shared in rows.values() for _ in range(count)]

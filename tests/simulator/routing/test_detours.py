@@ -4,10 +4,10 @@ At each node every next hop takes an equal part; a detour is a mean over what is
 """
 
 from collections import defaultdict
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from simulator.routing.paths import graph_of, survey_of
 from simulator.routing.routes import routes
@@ -104,7 +104,7 @@ def test_a_detour_is_the_mean_over_what_is_in_between(spec):
         load += amount[row] * whole
         means.append(latency @ whole)
     assert detours.loads(first, last, amount) == pytest.approx(load, abs=1e-12)
-    assert replace(detours, latency=latency).latencies(first, last) == pytest.approx(means)
+    assert structs.replace(detours, latency=latency).latencies(first, last) == pytest.approx(means)
 
 
 @pytest.mark.parametrize(

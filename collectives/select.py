@@ -210,8 +210,20 @@ def _schedule(
         return by_domain_of[name](grid)
     if name == _WIRED_RINGS:
         return on_local_rings(kind, positions, network)
-    if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN_RINGS) and kind in BY_GRID:
-        return _rings_or_torus(kind, name, positions, (where, network))
+    if name == _UNEVEN_RINGS and kind in ON_RINGS:
+        uneven = ON_RINGS[kind](ring.rings_across_uneven_domains(positions, where))
+        return replace(uneven, algorithm="multi_ring")
+    if name in BY_RINGS and kind in ON_RINGS:
+        order = by_domain(positions, where)
+        return replace(ON_RINGS[kind](order[BY_RINGS[name](len(positions))]), algorithm=name)
+    if name in BY_GRID.get(kind, {}):
+        grids = torus.torus_grids(positions, network)
+        if grids is None:
+            raise ScheduleError(
+                f"{kind}: {name} needs a torus of two or more dimensions, which the links between "
+                f"these {len(positions)} ranks of {network.name} do not form"
+            )
+        return BY_GRID[kind][name](*grids)
     if name not in ALGORITHMS[kind]:
         added = _proved(kind, name, tuple(sys.path))
         if added is None:
@@ -235,28 +247,6 @@ def names(kind: str) -> tuple[str, ...]:
         *several,
         *(name for table in tables for name in table.get(kind, {})),
     )
-
-
-def _rings_or_torus(
-    kind: str, name: str, positions: Ints, group_and_network: tuple[Ints, Topology]
-) -> Schedule:
-    """Lay rings over the group in the order of its domains, or along the axes of its torus."""
-    where, topology = group_and_network
-    if name == _UNEVEN_RINGS:
-        return replace(
-            ON_RINGS[kind](ring.rings_across_uneven_domains(positions, where)),
-            algorithm="multi_ring",
-        )
-    if name in BY_RINGS:
-        order = by_domain(positions, where)
-        return replace(ON_RINGS[kind](order[BY_RINGS[name](len(positions))]), algorithm=name)
-    grids = torus.torus_grids(positions, topology)
-    if grids is None:
-        raise ScheduleError(
-            f"{kind}: {name} needs a torus of two or more dimensions, which the links between "
-            f"these {len(positions)} ranks of {topology.name} do not form"
-        )
-    return BY_GRID[kind][name](*grids)
 
 
 def _default(kind: str, positions: Ints, domains: Ints, topology: Topology) -> str:

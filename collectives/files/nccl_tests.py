@@ -403,7 +403,14 @@ def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall
 
 def _check_whole(run: _Run) -> None:
     """Refuse a table with missing rows, by the run's own settings and mean."""
-    _check_steps(run)
+    factor = run.step[0] if run.step is not None and run.step[1] == "factor" else math.inf
+    for row, next_row in pairwise(run.rows):
+        steps = next_row.size / row.size if row.size >= _NOT_ROUNDED else 0.0
+        if steps > _SKIPPED * factor:
+            raise TraceError(
+                f"{next_row.location}: rows are missing: {next_row.size:.0f} B after "
+                f"{row.size:.0f}, and the sizes grow by a factor of {factor:g}"
+            )
     last = run.rows[-1]
     if run.average is None:
         if run.most is not None and run.step is not None and last.size:
@@ -425,19 +432,6 @@ def _check_whole(run: _Run) -> None:
             f"{run.location}: the mean busbw of {len(run.rows)} rows is {mean / GIGA:.4g} GB/s, "
             f"but the run reports {run.average:g}: rows are missing, or not of this run"
         )
-
-
-def _check_steps(run: _Run) -> None:
-    """Refuse a table without some of the sizes that the run's settings imply."""
-    if run.step is None or run.step[1] != "factor":
-        return
-    for row, following in pairwise(run.rows):
-        steps = following.size / row.size if row.size >= _NOT_ROUNDED else 0.0
-        if steps > _SKIPPED * run.step[0]:
-            raise TraceError(
-                f"{following.location}: rows are missing: {following.size:.0f} B after "
-                f"{row.size:.0f}, and the sizes grow by a factor of {run.step[0]:g}"
-            )
 
 
 def _check_row(row: _Row, kind: str, ranks: int) -> None:

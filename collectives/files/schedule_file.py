@@ -94,24 +94,13 @@ def read_json(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
         raise ScheduleError(f"{where}: {first['msg']}") from error
     count = sum(step.repeats for step in file.steps)
     limits().check("work", _WORK_PER_STEP * count, "the schedule", f"{count} steps")
-    steps = tuple(_step(step) for step in file.steps)
-    schedule = Schedule(file.kind, file.algorithm, file.ranks, file.chunks, file.parts, steps)
+    steps = []
+    for step in file.steps:
+        source, target, chunk, sent = np.array(step.transfers, dtype=np.int32).T
+        steps.append(Step(source, target, chunk, sent, **step.model_dump(exclude={"transfers"})))
+    sizes = file.ranks, file.chunks, file.parts
+    schedule = Schedule(file.kind, file.algorithm, *sizes, tuple(steps))
     owners = None if file.owners is None else np.array(file.owners, dtype=np.int32)
     if owners is not None and len(owners) and owners.max() >= file.ranks:
         raise ScheduleError(f"owners: rank {owners.max()} is outside 0..{file.ranks - 1}")
     return schedule, owners
-
-
-def _step(step: _StepFile) -> Step:
-    source, target, chunk, count = np.array(step.transfers, dtype=np.int32).T
-    return Step(
-        source,
-        target,
-        chunk,
-        count,
-        reduce=step.reduce,
-        repeats=step.repeats,
-        shift=step.shift,
-        cycle=step.cycle,
-        in_network=step.in_network,
-    )

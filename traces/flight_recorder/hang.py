@@ -102,12 +102,6 @@ def read_dumps(path: Path) -> tuple[tuple[Dump, ...], tuple[Skipped, ...]]:
             raise TraceError(
                 f"{after.file}: also rank {after.rank}, like {before.file}: remove one of them"
             )
-    _check_one_job(dumps)
-    return tuple(dumps), tuple(skipped)
-
-
-def _check_one_job(dumps: Sequence[Dump]) -> None:
-    """Refuse groups of one name with different ranks."""
     first: dict[str, Dump] = {}
     for dump in dumps:
         for key, group in dump.groups.items():
@@ -117,6 +111,7 @@ def _check_one_job(dumps: Sequence[Dump]) -> None:
                     f"{dump.file}: group {key} ({group.label}) has different ranks in "
                     f"{before.file}: the dumps come from two different jobs"
                 )
+    return tuple(dumps), tuple(skipped)
 
 
 def refuse_to_replay(path: Path, step: str) -> Loaded:

@@ -271,7 +271,9 @@ def _communicators(
 def _group_of(call: LocalCall, rank: int, job_ranks: int) -> tuple[Key, bool]:
     """Return the group of a call, and whether it is assumed to be the whole job."""
     if call.kind == "send_receive" and call.peer is not None and call.peer != rank:
-        return (_ends(rank, call.peer, call.direction), call.label), False
+        # Sender and receiver; ascending if the trace has no role.
+        ends = (rank, call.peer) if call.direction == "send" else (call.peer, rank)
+        return (ends if call.direction else (min(ends), max(ends)), call.label), False
     if call.ranks is not None:
         return (call.ranks, call.label), False
     if call.group_size not in (None, job_ranks):
@@ -280,13 +282,6 @@ def _group_of(call: LocalCall, rank: int, job_ranks: int) -> tuple[Key, bool]:
             "trace does not list them; record with PyTorch 2.2 or newer, which writes pg_config"
         )
     return (tuple(range(job_ranks)), call.label), call.group_size is None
-
-
-def _ends(rank: int, peer: int, direction: str) -> tuple[int, ...]:
-    """Order the ends of a message as sender and receiver; ascending if the trace has no role."""
-    if direction == "":
-        return min(rank, peer), max(rank, peer)
-    return (rank, peer) if direction == "send" else (peer, rank)
 
 
 class _AllCalls(Struct, frozen=True, eq=False):

@@ -297,6 +297,8 @@ def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> Ra
     graph = rank_graph(trace, window, kernels).linked()
     launched = np.setdiff1d(window.device, window.unlaunched)
     outside = len(trace.device.start) - len(window.device) - window.in_flight
+    launches_none = not len(window.device)
+    named = trace.host.name[window.host] if launches_none else trace.device.name[window.device]
     return RankStep(
         graph=graph,
         step=window.step,
@@ -306,7 +308,10 @@ def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> Ra
         outside=outside if step == ALL else 0,
         counts=rank_counts(trace, window),
         phases=tuple(rank_phases(trace, window)),
-        names=frozenset() if graph.collectives else _names_of_step(trace, window),
+        names=frozenset(
+            trace.names[number]
+            for number in (() if graph.collectives else np.unique(named).tolist())
+        ),
         lasted=period(trace, window),
     )
 
@@ -421,12 +426,6 @@ def _check_alike(job: JobHead, steps: Sequence[RankStep]) -> None:
                 f"{rank.file} and {first.file} are not from the same run: {reason}, and no "
                 "collective joins them; give the files of one run, or a single file"
             )
-
-
-def _names_of_step(rank: RankTrace, window: Window) -> frozenset[str]:
-    device = rank.device.name[window.device]
-    column = device if len(device) else rank.host.name[window.host]
-    return frozenset(rank.names[number] for number in np.unique(column).tolist())
 
 
 def _coverage(

@@ -478,22 +478,18 @@ def graph_waits(launches: Launches, ops: DeviceOps) -> Waits:
     pairs = zip(launches.host.tolist(), launches.device.tolist(), strict=True)
     for _, rows in groupby(pairs, key=lambda pair: pair[0]):
         nodes = sorted(ops.op_of[device] for _, device in rows)
-        if len({ops.stream[node] for node in nodes}) > 1:
-            _join(ops, nodes, waits)
+        ((main, _),) = Counter(ops.stream[node] for node in nodes).most_common(1)
+        sides = {ops.stream[node] for node in nodes} - {main}
+        if not sides:
+            continue
+        # Connect nodes on side streams to what runs before and after the graph on its own stream.
+        home = [node for node in nodes if ops.stream[node] == main]
+        before, after = ops.previous(home[0]), ops.next(home[-1])
+        for side in sides:
+            branch = [node for node in nodes if ops.stream[node] == side]
+            for source, op in ((before, branch[0]), (branch[-1], after)):
+                if source is None or op is None or _contradicted(ops, source, op):
+                    continue
+                if ops.launched_before(source, op):
+                    waits.setdefault(op, set()).add(source)
     return waits
-
-
-def _join(ops: DeviceOps, nodes: list[int], waits: Waits) -> None:
-    """Connect nodes on side streams to what runs before and after the graph on its own stream."""
-    ((main, _),) = Counter(ops.stream[node] for node in nodes).most_common(1)
-    home = [node for node in nodes if ops.stream[node] == main]
-    before, after = ops.previous(home[0]), ops.next(home[-1])
-    for side in {ops.stream[node] for node in nodes} - {main}:
-        branch = [node for node in nodes if ops.stream[node] == side]
-        for source, op in ((before, branch[0]), (branch[-1], after)):
-            if source is None or op is None:
-                continue
-            if ops.ends[source] <= ops.starts[op] + CONTRADICTED and ops.launched_before(
-                source, op
-            ):
-                waits.setdefault(op, set()).add(source)

@@ -278,8 +278,8 @@ def _utilities(report: "ShareReport") -> Section:
             rows.append(
                 Row((say_resource(utility.resource), *cells), utility.utility_pct, utility.note)
             )
-    alone = " (in brackets: when run alone)" if len(names) <= _WITH_ALONE else ""
-    foot = f"% of the mean step saved beside the other jobs{alone}; all jobs: weighted by ranks"
+    alone = " (in brackets: alone)" if len(names) <= _WITH_ALONE else ""
+    foot = f"% of a job's mean step saved while the others run{alone}; all jobs: weighted by ranks"
     table = Table(columns, [*rows, *unused], foot=foot)
     answered = [utility for utility in report.utilities if utility.utility_pct is not None]
     blocks: list[Block] = [_utility_chart(report, answered), table] if answered else [table]

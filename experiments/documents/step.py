@@ -334,8 +334,8 @@ def _meaning(base: "Baseline") -> str:
         why = ": the trace does not show how steps follow each other" * is_recorded
         return f"from its start to its end{why}"
     return (
-        f"from the end of one step to the end of the next; one step from start to end takes"
-        f" {say_time(base.latency)}"
+        f"from the end of the step before to the end of this one; from its own start to its end"
+        f" it takes {say_time(base.latency)}"
     )
 
 

@@ -369,7 +369,7 @@ def _neighbour(plan: ServingPlan, first: ServingPlan, cluster: str | Cluster) ->
     """Return another model on the same cluster; without its own load it shares the first's."""
     if not _has_load(plan) and first.requests is None:
         raise WorkloadError(
-            f"{plan.model}: nothing asks for it: give its deployment requests, rate or concurrency,"
+            f"{plan.model}: no load is given: set requests, rate or concurrency in its deployment,"
             " or give --requests with a column model"
         )
     if not _has_load(plan) and (first.rate or first.concurrency) is not None:
@@ -549,7 +549,7 @@ def _check_load(plan: ServingPlan) -> None:
     """Refuse an invalid load before its requests are read."""
     asks = {name for name in _ASKS if getattr(plan, name) is not None}
     if not asks:
-        raise WorkloadError("nothing asks: give a rate (4/s), a concurrency (64), or requests")
+        raise WorkloadError("no load is given: set a rate (4/s), a concurrency (64), or requests")
     if len(asks) != 1 and not (len(asks) == 2 and "requests" in asks):
         raise WorkloadError(
             "give one of requests, rate and concurrency, or requests and a rate or concurrency at"

@@ -1,4 +1,4 @@
-"""The program of every pipeline stage: its slots in order, and its data parallelism.
+"""The program of every pipeline stage: its slots in order, and what data parallelism and ZeRO move.
 
 Messages between stages are asynchronous: they wait for the kernel that makes them, and the kernel
 that needs them waits for them. Receives are posted ahead, in the order of the sender, so that a

@@ -171,7 +171,7 @@ def test_utilities_are_of_all_jobs_and_of_each():
     assert [row.bar for row in table.rows] == [20.0, 5.0, None]
     assert table.rows[2].span == "unused: one node"
     assert cells[2] == ("scale-out bandwidth", "", "", "", "", "")
-    assert "(in brackets: when run alone)" in table.foot
+    assert "(in brackets: alone)" in table.foot
     bars, first, second = chart_of(document, "utilities-chart").series
     assert (list(bars.x), list(first.x), list(second.x)) == ([20.0, 5.0], [10.0, 4.0], [30.0, 6.0])
     assert len({bars.colour, first.colour, second.colour}) == 3

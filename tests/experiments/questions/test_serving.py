@@ -253,7 +253,7 @@ def test_sessions_are_needed_by_their_router():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "nothing asks: give a rate"),
+        ("", "no load is given: set a rate"),
         ("--rate fast", "write requests per second"),
         ("--concurrency 2 --decode 0", "a pool has at least 1 of each"),
         ("--concurrency 2 --decode many", "write, for example, '4 x tp 8, dp 2 on hgx-h200'"),

@@ -281,7 +281,7 @@ def test_a_neighbour_that_cannot_be_is_refused(text, said, files):
 
 def test_a_neighbour_that_nobody_asks_is_refused(files):
     plan = large(files, requests=None, rate="4/s")
-    with pytest.raises(TwofoldError, match=r"llama-3\.1-8b: nothing asks for it"):
+    with pytest.raises(TwofoldError, match=r"llama-3\.1-8b: no load is given"):
         instances_of(plan, "hgx-h100")
 
 

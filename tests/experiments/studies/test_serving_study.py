@@ -117,7 +117,7 @@ def test_a_file_that_is_no_deployment_says_what_to_write(text, said, tmp_path):
 def test_what_asks_takes_the_place_of_what_asked():
     plan = serving_plan(model="llama-3.1-8b", rate="2/s")
     assert plan.with_fields({"concurrency": 4}).rate is None
-    with pytest.raises(TwofoldError, match="nothing asks: give a rate"):
+    with pytest.raises(TwofoldError, match="no load is given: set a rate"):
         load_of(serving_plan(model="llama-3.1-8b"))
 
 

@@ -126,7 +126,7 @@ def write(page, resource, factor):
 
 
 def test_a_newer_state_is_answered_though_an_older_one_takes_for_ever(
-    chromium, page, session, monkeypatch
+    chromium, session, monkeypatch
 ):
     told, endless = [], threading.Event()
 
@@ -140,9 +140,9 @@ def test_a_newer_state_is_answered_though_an_older_one_takes_for_ever(
             told.append(endless.is_set())
         raise AssertionError
 
-    with opened(chromium, page.address) as tab:
+    monkeypatch.setattr(session, "moving", moving)
+    with Exploration(Serving(session)) as page, opened(chromium, page.address) as tab:
         settle(tab.page)
-        monkeypatch.setattr(session, "moving", moving)
         write(tab.page, "compute", 2)
         tab.page.wait_for_timeout(300)
         write(tab.page, "compute", 3)

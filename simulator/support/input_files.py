@@ -197,7 +197,7 @@ def _xz_pieces(packed: IO[bytes]) -> Iterator[bytes]:
         elif unpacker.needs_input:
             rest = packed.read(_PIECE)
             if not rest:
-                raise EOFError("they end too early; copy the file again")
+                raise EOFError("they are cut short; copy the file again")
 
 
 def _gzip_pieces(packed: IO[bytes]) -> Iterator[bytes]:
@@ -216,7 +216,7 @@ def _gzip_pieces(packed: IO[bytes]) -> Iterator[bytes]:
         else:
             rest = unpacker.unconsumed_tail or packed.read(_PIECE)
             if not rest and not piece:
-                raise EOFError("they end too early; copy the file again")
+                raise EOFError("they are cut short; copy the file again")
 
 
 def _zstd_pieces(packed: IO[bytes]) -> Iterator[bytes]:

@@ -235,6 +235,11 @@ def _plan_of(ctx: typer.Context, model: str, tokens: int) -> "ServingPlan":
         raise typer.BadParameter("--find rate needs an open loop: leave out --concurrency.")
     if find is not None and sweep is not None:
         raise typer.BadParameter("give one of --find and --sweep.")
+    requests = fields["requests"]
+    if requests is not None and str(requests).isdecimal() and not requests.exists():
+        raise typer.BadParameter(
+            f"--requests {requests}: no such file; their number is --requests-count {requests}."
+        )
     varied = (sweep or "").partition("=")[0].strip() if find is None else "rate"
     if varied in ("tp", "pp", "instances", "concurrency"):  # a rate has a shape that stays
         refuse_given(ctx, (varied,), f"with --sweep {varied}")

@@ -93,9 +93,8 @@ def bill(report: "BillReport") -> Document:
     missing = f"no published {', '.join(bill.missing)}: add it to the cluster file"
     power = ""
     if idle is not None and active is not None:
-        over = f"{bill.overhead:g} times the sum of the parts"
         watts = f"{format_quantity(idle, 'W')} idle, {format_quantity(active, 'W')} active"
-        power = f"{watts} for the site, {over}"
+        power = f"{watts} for the site, at a PUE of {bill.overhead:g}"
     rows = []
     for row in report.rows:
         half = f" ± {100 * row.price_spread:.0f} %" if row.price_spread else ""

@@ -29,18 +29,27 @@ def same_name(text: str, candidates: Iterable[str]) -> str | None:
 
 
 def nearest(text: str, candidates: Iterable[str]) -> list[str]:
-    """Return the known names that contain a text, else the one that it misspells.
+    """Return the known names that contain a text, else those that it misspells.
 
     Examples
     --------
+    >>> nearest("bandwith", ["scale_up.bandwidth", "scale_up.latency", "pcie.bandwidth"])
+    ['scale_up.bandwidth', 'pcie.bandwidth']
     >>> nearest("h100", ["dgx-a100", "hgx-h100"]), nearest("scaleup.bandwith", ["scale_up.bandwidth"])
     (['hgx-h100'], ['scale_up.bandwidth'])
     """  # noqa: E501
-    spelt = {letters_of(name): name for name in candidates}
+    names = list(candidates)
     letters = letters_of(text)
-    parts = [name for name in spelt if len(letters) >= _LEAST_PART and letters in name]
-    close = parts or get_close_matches(letters, spelt, n=1)
-    return [spelt[candidate] for candidate in close[:_MOST]]
+    parts = [name for name in names if len(letters) >= _LEAST_PART and letters in letters_of(name)]
+    if parts:
+        return parts[:_MOST]
+    # A misprint of a name, or of a word between its dots, which several names may have.
+    spelt: dict[str, list[str]] = {}
+    for name in names:
+        for word in {name, *filter(str.isidentifier, name.split("."))}:
+            spelt.setdefault(letters_of(word), []).append(name)
+    close = get_close_matches(letters, spelt, n=1)
+    return spelt[close[0]][:_MOST] if close else []
 
 
 def did_you_mean(text: str, candidates: Iterable[str]) -> str:

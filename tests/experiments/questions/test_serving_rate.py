@@ -152,6 +152,7 @@ def test_the_command_finds_a_rate():
     ("words", "said"),
     [
         ("--find speed --rate 1/s", "--find 'speed' is not rate"),
+        ("--requests 100", "their number is --requests-count 100"),
         ("--find rate --concurrency 2", "needs an open loop"),
     ],
 )

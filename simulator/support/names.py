@@ -38,7 +38,7 @@ def nearest(text: str, candidates: Iterable[str]) -> list[str]:
     >>> nearest("h100", ["dgx-a100", "hgx-h100"]), nearest("scaleup.bandwith", ["scale_up.bandwidth"])
     (['hgx-h100'], ['scale_up.bandwidth'])
     """  # noqa: E501
-    names = list(candidates)
+    names = list(dict.fromkeys(candidates))
     letters = letters_of(text)
     parts = [name for name in names if len(letters) >= _LEAST_PART and letters in letters_of(name)]
     if parts:

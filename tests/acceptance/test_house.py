@@ -9,7 +9,7 @@ import pytest
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
 MODULES = 371
-LINES = 127_835
+LINES = 127_845
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

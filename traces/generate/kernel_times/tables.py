@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from simulator.accelerators import (
     Accelerator,
+    compute_capability,
     kernel_machines,
     multiprocessor_count,
     named,
@@ -206,15 +207,19 @@ def shipped_table(chip: Accelerator) -> str | None:
 def nearest_relative(chip: Accelerator) -> str | None:
     """Return the table of the nearest relative of an accelerator; None if it has none.
 
-    It is the table of an accelerator of its name, if what-ifs gave it other rates; else, of those
-    of its generation, the one with the nearest FLOPs per byte to its data sheet's: kernels change
-    from one bound to the other at the same shapes there. A what-if does not change the choice:
-    kernels of other tables have other versions, and twice the peak could take longer.
+    It is the table of an accelerator of its name, if what-ifs gave it other rates; else one of its
+    generation, of its compute capability if there is any, since kernels are written for that
+    (Blackwell's data-centre chips have 10, its RTX cards 12); of these the one with the nearest
+    FLOPs per byte to its data sheet's: kernels change from one bound to the other at the same
+    shapes there. A what-if does not change the choice: kernels of other tables have other versions,
+    and twice the peak could take longer.
 
     Examples
     --------
     >>> nearest_relative(Accelerator("H100-PCIe-80GB", {"bf16": 756e12}, 2e12, "hopper"))
     'h100_sxm'
+    >>> nearest_relative(Accelerator("RTX-5090", {"bf16": 209e12}, 1.8e12, "blackwell"))
+    'rtx_pro_6000_server'
     """
     known = named(chip.name)
     for sheet in known:
@@ -223,12 +228,17 @@ def nearest_relative(chip: Accelerator) -> str | None:
     balance = _flops_per_byte(known[0] if len(known) == 1 else chip)
     if not balance:
         return None
+    capability = compute_capability(chip)
     relatives = [
-        (abs(_flops_per_byte(machine) / balance - 1.0), table)
+        (
+            compute_capability(machine) != capability,
+            abs(_flops_per_byte(machine) / balance - 1.0),
+            table,
+        )
         for table, machine in shipped_machines().items()
         if machine.generation == chip.generation
     ]
-    return min(relatives)[1] if relatives else None
+    return min(relatives)[-1] if relatives else None
 
 
 def measured_rates(table: str, chip: Accelerator) -> Accelerator:

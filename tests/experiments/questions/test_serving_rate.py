@@ -162,6 +162,15 @@ def test_what_cannot_be_found_says_why(words, said):
     assert said in " ".join(done.output.replace("│", " ").split())
 
 
+def test_a_file_whose_name_is_a_number_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "100").write_text("no requests\n")
+    words = ["serving", "llama-3.1-8b", "-c", "hgx-h100", "--requests", "100"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "--requests-count" not in done.output
+
+
 def test_a_point_of_a_sweep_is_what_serving_answers_of_it():
     """A resource at its own value is the deployment; on its own cluster and degree, too."""
     usual = serving(EIGHT, requests(1), slo=SLO, resources=[])
